@@ -1,0 +1,98 @@
+package memd
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that callers can test for with errors.Is. Each has one row in the
+// server's error map, which gives it a code and a machine-readable reason; none
+// carries content, ids or a driver's text.
+var (
+	// ErrNotFound: the thing is not there, or is another tenant's or owner's.
+	// The two cannot be told apart.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: a thing of that name exists and differs.
+	ErrExists = errors.New("exists already")
+	// ErrUnauthenticated: no API key, an unknown one, or a revoked one.
+	ErrUnauthenticated = errors.New("no valid API key")
+	// ErrPermissionDenied: the API key's roles do not allow the call.
+	ErrPermissionDenied = errors.New("role does not allow this call")
+	// ErrTenantInactive: the tenant is being set up, suspended or gone.
+	ErrTenantInactive = errors.New("tenant is not active")
+
+	// ErrFenced: the user is being erased; nothing may be written. Temporary.
+	ErrFenced = errors.New("subject is being erased")
+	// ErrSessionForgotten: the session was erased; its id is refused for ever.
+	ErrSessionForgotten = errors.New("session was erased")
+	// ErrMemoryDeleted: the memory was deleted and may not come back.
+	ErrMemoryDeleted = errors.New("memory was deleted")
+	// ErrSourceTimeRequired: a user who was once erased must say when the words
+	// were spoken.
+	ErrSourceTimeRequired = errors.New("source time is required for a user who was erased before")
+	// ErrErasedBefore: the words are older than the user's last erasure.
+	ErrErasedBefore = errors.New("source is older than the user's last erasure")
+	// ErrMonthExpired: the month of the source was expired by retention.
+	ErrMonthExpired = errors.New("month of the source has expired")
+	// ErrSourceGone: a source of a derived row is erased, deleted, changed
+	// since it was read, or not visible to the writer.
+	ErrSourceGone = errors.New("source is gone or has changed")
+	// ErrStale: a cached number or key was out of date. Safe to retry; the
+	// service retries once by itself.
+	ErrStale = errors.New("state changed underneath the call")
+	// ErrVersionConflict: the row has another version than the caller expected.
+	ErrVersionConflict = errors.New("version conflict")
+	// ErrRequestReused: a request id came again with different contents.
+	ErrRequestReused = errors.New("request id was used for another request")
+	// ErrTooManyContributions: a derived row would draw on more than
+	// MaxContributions sessions.
+	ErrTooManyContributions = errors.New("row draws on too many sessions")
+
+	// ErrShredded: the key was destroyed. Permanent, and the aim of erasure.
+	ErrShredded = errors.New("key was shredded")
+	// ErrKeyUnavailable: the KMS could not be asked. Temporary.
+	ErrKeyUnavailable = errors.New("key is unavailable")
+	// ErrCorrupt: a sealed value or a stored state does not verify.
+	ErrCorrupt = errors.New("stored data does not verify")
+	// ErrEmbedderUnavailable: the embedder could not be asked. Temporary.
+	ErrEmbedderUnavailable = errors.New("embedder is unavailable")
+	// ErrDatabaseBusy: no database connection became free in time. Temporary.
+	ErrDatabaseBusy = errors.New("no database connection in time")
+	// ErrDatabaseUnavailable: the database could not be reached, or gave up on
+	// the statement. Temporary.
+	ErrDatabaseUnavailable = errors.New("database is unavailable")
+	// ErrSchemaVersion: the database has another schema than this binary.
+	ErrSchemaVersion = errors.New("database has another schema version")
+	// ErrErasureUnfinished: the erasure is accepted and goes on, but was not
+	// finished when the caller's time ran out. Ask again with the same id.
+	ErrErasureUnfinished = errors.New("erasure is still running")
+
+	// ErrInvalid is the class of every InvalidError.
+	ErrInvalid = errors.New("invalid request")
+)
+
+// InvalidError says which field of a request is wrong and what to do about it.
+// Neither part repeats the value.
+type InvalidError struct {
+	Field   string
+	Problem string
+}
+
+// Error implements error.
+func (e *InvalidError) Error() string { return fmt.Sprintf("%s %s", e.Field, e.Problem) }
+
+// Is makes every InvalidError an ErrInvalid.
+func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// Transient reports whether the same call may succeed later without the caller
+// changing anything. It asks the whole chain.
+func Transient(err error) bool {
+	for _, t := range []error{
+		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrDatabaseUnavailable, ErrStale, ErrErasureUnfinished,
+	} {
+		if errors.Is(err, t) {
+			return true
+		}
+	}
+	return false
+}

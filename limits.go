@@ -1,0 +1,33 @@
+package memd
+
+import "time"
+
+// Limits of one request. Each is checked before anything is written, and the
+// error names the field and the limit.
+const (
+	// MaxBatch is the number of rows of one Add.
+	MaxBatch = 256
+	// MaxSubjects is the number of distinct subjects that one write may touch.
+	MaxSubjects = 64
+	// MaxContributions is the size of a row's closure of contributions.
+	MaxContributions = 1024
+	// MaxSources is the number of direct sources that a derived row may name.
+	MaxSources = 256
+	// MaxTopK is the number of hits of one Search.
+	MaxTopK = 1000
+	// MaxPageSize is the number of rows of one page of a List.
+	MaxPageSize = 1000
+	// MaxDimension is the number of components of a vector.
+	MaxDimension = 4096
+	// MaxTextBytes is the size of one row's text.
+	MaxTextBytes = 256 << 10
+	// MaxMetadataEntries and MaxMetadataBytes bound one row's metadata.
+	MaxMetadataEntries = 64
+	MaxMetadataBytes   = 16 << 10
+	// MaxIDBytes is the length of a user, session, event or app id.
+	MaxIDBytes = 512
+	// MaxBatchBytes is the size of one request message.
+	MaxBatchBytes = 16 << 20
+	// MaxClockSkew is how far a source time may lie in the future.
+	MaxClockSkew = 5 * time.Minute
+)
