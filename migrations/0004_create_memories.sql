@@ -1,0 +1,78 @@
+-- +goose Up
+
+-- A stored row: its text, vector and metadata sealed, its first contribution
+-- inline. toast_tuple_target keeps a row with a vector in one piece.
+CREATE TABLE memd.memories (
+  tenant_no           bigint      NOT NULL,
+  memory_id           uuid        NOT NULL,
+  owner_no            bigint      NOT NULL,
+  kind                smallint    NOT NULL CHECK (kind BETWEEN 1 AND 3), -- raw, fact, summary
+  month               integer     NOT NULL CHECK (month > 0),
+  contributor_no      bigint      NOT NULL,
+  contributor_session bigint      NOT NULL,
+  more_contributions  smallint    NOT NULL DEFAULT 0 CHECK (more_contributions BETWEEN 0 AND 1023),
+  source_time         timestamptz,
+  created_at          timestamptz NOT NULL,
+  updated_at          timestamptz NOT NULL,
+  expires_at          timestamptz,
+  version             bigint      NOT NULL DEFAULT 1 CHECK (version >= 1),
+  edited              boolean     NOT NULL DEFAULT false,
+  dimension           smallint    NOT NULL DEFAULT 0 CHECK (dimension >= 0),
+  vector_format       smallint    NOT NULL DEFAULT 0,
+  content_digest      bytea       NOT NULL,
+  sealed_text         bytea,
+  sealed_vector       bytea,
+  sealed_metadata     bytea,
+  changed_xid         bigint      NOT NULL DEFAULT 0,
+  PRIMARY KEY (tenant_no, memory_id),
+  CHECK ((dimension > 0) = (sealed_vector IS NOT NULL)),
+  CHECK (sealed_text IS NOT NULL OR sealed_vector IS NOT NULL)
+) WITH (toast_tuple_target = 8160);
+-- Ciphertext does not compress.
+ALTER TABLE memd.memories
+  ALTER COLUMN sealed_text SET STORAGE EXTERNAL,
+  ALTER COLUMN sealed_vector SET STORAGE EXTERNAL,
+  ALTER COLUMN sealed_metadata SET STORAGE EXTERNAL;
+CREATE INDEX memories_scope ON memd.memories (tenant_no, owner_no, changed_xid);
+CREATE INDEX memories_list ON memd.memories (tenant_no, owner_no, created_at, memory_id);
+CREATE INDEX memories_contributor ON memd.memories (tenant_no, contributor_no, contributor_session);
+CREATE INDEX memories_expiry ON memd.memories (tenant_no, expires_at) WHERE expires_at IS NOT NULL;
+
+-- Further contributions of derived rows: the flattened closure of their sources'.
+CREATE TABLE memd.memory_contributions (
+  tenant_no           bigint NOT NULL,
+  memory_id           uuid   NOT NULL,
+  contributor_no      bigint NOT NULL,
+  contributor_session bigint NOT NULL,
+  PRIMARY KEY (tenant_no, memory_id, contributor_no, contributor_session),
+  FOREIGN KEY (tenant_no, memory_id) REFERENCES memd.memories ON DELETE CASCADE
+);
+CREATE INDEX memory_contributions_contributor ON memd.memory_contributions (tenant_no, contributor_no, contributor_session);
+
+-- Direct lineage: what a derived row was made from.
+CREATE TABLE memd.memory_sources (
+  tenant_no      bigint   NOT NULL,
+  memory_id      uuid     NOT NULL,
+  ordinal        smallint NOT NULL,
+  source_memory  uuid,
+  source_subject bigint,
+  source_session bigint,
+  PRIMARY KEY (tenant_no, memory_id, ordinal),
+  FOREIGN KEY (tenant_no, memory_id) REFERENCES memd.memories ON DELETE CASCADE,
+  CHECK ((source_memory IS NULL) = (source_session IS NOT NULL)),
+  CHECK ((source_subject IS NULL) = (source_session IS NULL))
+);
+CREATE INDEX memory_sources_memory ON memd.memory_sources (tenant_no, source_memory) WHERE source_memory IS NOT NULL;
+
+-- The application can neither move a row to another owner nor strip a
+-- contribution: those columns and deletes are not granted.
+GRANT SELECT, INSERT, DELETE ON memd.memories TO memd_app, memd_worker;
+GRANT UPDATE (kind, month, more_contributions, source_time, updated_at, expires_at, edited,
+              dimension, vector_format, content_digest, sealed_text, sealed_vector, sealed_metadata)
+  ON memd.memories TO memd_app;
+GRANT SELECT, INSERT ON memd.memory_contributions, memd.memory_sources TO memd_app;
+GRANT SELECT ON memd.memory_contributions, memd.memory_sources TO memd_worker;
+GRANT SELECT ON memd.memories, memd.memory_contributions, memd.memory_sources TO memd_maintain;
+
+-- +goose Down
+DROP TABLE memd.memory_sources, memd.memory_contributions, memd.memories;

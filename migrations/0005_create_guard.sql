@@ -1,0 +1,354 @@
+-- +goose Up
+
+-- The guard: no write past a fence, by any path. Every content table has
+-- statement triggers that take the shared advisory lock of the owner and of
+-- every contributor and then look, in a statement of its own with a fresh
+-- snapshot, at fences, tombstones, the tenant's state and erased_before. A
+-- fence commits 'fencing' and then takes the same lock exclusively, so a
+-- writer either committed before the fence drained, or sees it.
+--
+-- Functions qualify every name and pin search_path: a temporary table or an
+-- operator in another schema cannot stand in for what they read.
+
+CREATE FUNCTION memd.lock_hi(p_ref bytea) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT (get_byte(p_ref, 0) << 24) | (get_byte(p_ref, 1) << 16) | (get_byte(p_ref, 2) << 8) | get_byte(p_ref, 3)
+$$;
+CREATE FUNCTION memd.lock_lo(p_ref bytea) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT (get_byte(p_ref, 4) << 24) | (get_byte(p_ref, 5) << 16) | (get_byte(p_ref, 6) << 8) | get_byte(p_ref, 7)
+$$;
+
+-- guard_violation returns the SQLSTATE of the first rule that one of the
+-- (subject, session, source time) triples breaks, or null. A null session
+-- checks the subject alone.
+-- +goose StatementBegin
+CREATE FUNCTION memd.guard_violation(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
+RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  code text;
+BEGIN
+  SELECT v.code INTO code FROM (
+    SELECT CASE
+      WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004'
+      WHEN f.state IN (1, 2) THEN 'MD001'
+      WHEN d.ref IS NOT NULL OR x.state = 2 THEN 'MD002'
+      WHEN s.subject_no IS NULL OR s.retired_at IS NOT NULL THEN 'MD006'
+      WHEN r.session_no <> 1099511627777 AND x.session_no IS NULL THEN 'MD006'
+      WHEN f.erased_before IS NOT NULL AND r.source_time IS NULL THEN 'MD012'
+      WHEN f.erased_before > r.source_time THEN 'MD005'
+    END AS code
+    FROM (SELECT DISTINCT * FROM unnest(p_tenant, p_subject, p_session, p_source)
+          AS u (tenant_no, subject_no, session_no, source_time)) r
+    LEFT JOIN memd.tenants t ON t.tenant_no = r.tenant_no
+    LEFT JOIN memd.subjects s ON s.tenant_no = r.tenant_no AND s.subject_no = r.subject_no
+    LEFT JOIN memd.sessions x ON x.tenant_no = r.tenant_no AND x.subject_no = r.subject_no AND x.session_no = r.session_no
+    LEFT JOIN memd.fences f ON f.tenant_no = s.tenant_no AND f.user_ref = s.user_ref
+    LEFT JOIN memd.tombstones d ON d.tenant_no = x.tenant_no AND d.kind = 1 AND d.ref = x.session_ref
+  ) v WHERE v.code IS NOT NULL ORDER BY v.code LIMIT 1;
+  RETURN code;
+END $$;
+-- +goose StatementEnd
+
+-- lock_refs takes the shared locks of the given refs, sorted. When a fence
+-- holds or awaits one of them it first asks whether the write would be refused
+-- anyway, so that writers fail at once instead of queueing behind the drain.
+-- +goose StatementBegin
+CREATE FUNCTION memd.lock_refs(p_refs bytea[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  got boolean;
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'isolation above READ COMMITTED is refused: it could not see a fence' USING ERRCODE = 'MD007';
+  END IF;
+  IF (SELECT count(DISTINCT r) FROM unnest(p_refs) r) > 64 THEN
+    RAISE EXCEPTION 'more than 64 subjects in one write' USING ERRCODE = 'MD011';
+  END IF;
+  SELECT bool_and(pg_try_advisory_xact_lock_shared(k.hi, k.lo)) INTO got
+  FROM (SELECT DISTINCT memd.lock_hi(r) AS hi, memd.lock_lo(r) AS lo FROM unnest(p_refs) r ORDER BY 1, 2 OFFSET 0) k;
+  RETURN coalesce(got, true);
+END $$;
+CREATE FUNCTION memd.wait_refs(p_refs bytea[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock_shared(k.hi, k.lo)
+  FROM (SELECT DISTINCT memd.lock_hi(r) AS hi, memd.lock_lo(r) AS lo FROM unnest(p_refs) r ORDER BY 1, 2 OFFSET 0) k;
+END $$;
+-- guard locks, then checks. Called by every guard trigger.
+CREATE FUNCTION memd.guard(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  refs bytea[];
+  code text;
+BEGIN
+  SELECT array_agg(DISTINCT s.user_ref) INTO refs
+  FROM unnest(p_tenant, p_subject) AS u (tenant_no, subject_no)
+  JOIN memd.subjects s ON s.tenant_no = u.tenant_no AND s.subject_no = u.subject_no;
+  IF NOT memd.lock_refs(coalesce(refs, '{}')) THEN
+    code := memd.guard_violation(p_tenant, p_subject, p_session, p_source);
+    IF code IS NULL THEN
+      PERFORM memd.wait_refs(refs);
+    END IF;
+  END IF;
+  IF code IS NULL THEN
+    code := memd.guard_violation(p_tenant, p_subject, p_session, p_source);
+  END IF;
+  IF code IS NOT NULL THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = code;
+  END IF;
+END $$;
+-- +goose StatementEnd
+
+-- enter is the writer's first statement: locks before any row is touched, so
+-- that no writer holds a row while it waits for a fence.
+-- +goose StatementBegin
+CREATE FUNCTION memd.enter(p_tenant bigint, p_subjects bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  refs bytea[];
+  fenced boolean;
+BEGIN
+  SELECT array_agg(DISTINCT s.user_ref) INTO refs
+  FROM memd.subjects s WHERE s.tenant_no = p_tenant AND s.subject_no = ANY (p_subjects);
+  IF memd.lock_refs(coalesce(refs, '{}')) THEN
+    RETURN;
+  END IF;
+  SELECT EXISTS (SELECT FROM memd.fences f
+                 WHERE f.tenant_no = p_tenant AND f.user_ref = ANY (refs) AND f.state IN (1, 2)) INTO fenced;
+  IF fenced THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD001';
+  END IF;
+  PERFORM memd.wait_refs(refs);
+END $$;
+-- +goose StatementEnd
+
+-- memories: owner and inline contributor; a deleted memory does not come back.
+-- +goose StatementBegin
+CREATE FUNCTION memd.guard_memories_insert() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  t bigint[]; s bigint[]; x bigint[]; m timestamptz[];
+BEGIN
+  SELECT array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m) INTO t, s, x, m FROM (
+    SELECT n.tenant_no AS t, n.owner_no AS s, NULL::bigint AS x, n.source_time AS m FROM new_rows n
+    UNION SELECT n.tenant_no, n.contributor_no, n.contributor_session, n.source_time FROM new_rows n
+  ) v;
+  IF t IS NULL THEN
+    RETURN NULL;
+  END IF;
+  PERFORM memd.guard(t, s, x, m);
+  IF EXISTS (SELECT FROM new_rows n JOIN memd.tombstones d
+             ON d.tenant_no = n.tenant_no AND d.kind = 3 AND d.ref = uuid_send(n.memory_id)
+             AND d.through_version >= n.version) THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD003';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE FUNCTION memd.guard_memories_update() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  t bigint[]; s bigint[]; x bigint[]; m timestamptz[];
+BEGIN
+  SELECT array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m) INTO t, s, x, m FROM (
+    SELECT n.tenant_no AS t, n.owner_no AS s, NULL::bigint AS x, n.source_time AS m FROM new_rows n
+    UNION SELECT n.tenant_no, n.contributor_no, n.contributor_session, n.source_time FROM new_rows n
+    UNION SELECT o.tenant_no, o.owner_no, NULL::bigint, o.source_time FROM old_rows o
+    UNION SELECT o.tenant_no, o.contributor_no, o.contributor_session, o.source_time FROM old_rows o
+    UNION SELECT c.tenant_no, c.contributor_no, c.contributor_session, n.source_time
+          FROM new_rows n JOIN memd.memory_contributions c
+          ON c.tenant_no = n.tenant_no AND c.memory_id = n.memory_id
+  ) v;
+  IF t IS NULL THEN
+    RETURN NULL;
+  END IF;
+  PERFORM memd.guard(t, s, x, m);
+  -- What an update replaced must not come back with a restore.
+  INSERT INTO memd.tombstones AS d (tenant_no, kind, ref, owner_no, through_version, changed_xid, recorded_at)
+  SELECT o.tenant_no, 3, uuid_send(o.memory_id), o.owner_no, o.version, pg_current_xact_id()::text::bigint, now()
+  FROM old_rows o JOIN new_rows n ON n.tenant_no = o.tenant_no AND n.memory_id = o.memory_id
+  WHERE n.content_digest <> o.content_digest
+  ON CONFLICT (tenant_no, kind, ref) DO UPDATE SET through_version = greatest(d.through_version, excluded.through_version);
+  RETURN NULL;
+END $$;
+-- Further contributions: the contributor, and the row that they go into.
+CREATE FUNCTION memd.guard_contributions() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  t bigint[]; s bigint[]; x bigint[]; m timestamptz[];
+BEGIN
+  SELECT array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m) INTO t, s, x, m FROM (
+    SELECT n.tenant_no AS t, n.contributor_no AS s, n.contributor_session AS x, r.source_time AS m
+    FROM new_rows n JOIN memd.memories r ON r.tenant_no = n.tenant_no AND r.memory_id = n.memory_id
+    UNION SELECT r.tenant_no, r.owner_no, NULL::bigint, r.source_time
+    FROM new_rows n JOIN memd.memories r ON r.tenant_no = n.tenant_no AND r.memory_id = n.memory_id
+  ) v;
+  IF t IS NOT NULL THEN
+    PERFORM memd.guard(t, s, x, m);
+  END IF;
+  RETURN NULL;
+END $$;
+-- Admission: subjects are checked by their ref, because nobody else vouches
+-- for it; sessions also by their own ref, and a user who was once erased must
+-- say when a session that memd never saw took place.
+CREATE FUNCTION memd.guard_subjects() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  refs bytea[];
+  code text;
+BEGIN
+  SELECT array_agg(DISTINCT n.user_ref) INTO refs FROM new_rows n;
+  IF refs IS NULL THEN
+    RETURN NULL;
+  END IF;
+  FOR i IN 1..2 LOOP
+    IF i = 1 AND memd.lock_refs(refs) THEN
+      CONTINUE;
+    END IF;
+    SELECT CASE WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004' ELSE 'MD001' END INTO code
+    FROM new_rows n
+    LEFT JOIN memd.tenants t ON t.tenant_no = n.tenant_no
+    LEFT JOIN memd.fences f ON f.tenant_no = n.tenant_no AND f.user_ref = n.user_ref
+    WHERE t.state IS DISTINCT FROM 2::smallint OR f.state IN (1, 2) LIMIT 1;
+    IF code IS NOT NULL THEN
+      RAISE EXCEPTION 'refused by the guard' USING ERRCODE = code;
+    END IF;
+    IF i = 1 THEN
+      PERFORM memd.wait_refs(refs);
+    END IF;
+  END LOOP;
+  RETURN NULL;
+END $$;
+CREATE FUNCTION memd.guard_sessions() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  t bigint[]; s bigint[]; x bigint[]; m timestamptz[];
+BEGIN
+  SELECT array_agg(n.tenant_no), array_agg(n.subject_no), array_agg(n.session_no), array_agg(n.first_source_time)
+  INTO t, s, x, m FROM new_rows n;
+  IF t IS NOT NULL THEN
+    PERFORM memd.guard(t, s, x, m);
+  END IF;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER guard_insert AFTER INSERT ON memd.memories REFERENCING NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_memories_insert();
+CREATE TRIGGER guard_update AFTER UPDATE ON memd.memories REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_memories_update();
+CREATE TRIGGER guard_insert AFTER INSERT ON memd.memory_contributions REFERENCING NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_contributions();
+CREATE TRIGGER guard_insert AFTER INSERT ON memd.subjects REFERENCING NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_subjects();
+CREATE TRIGGER guard_insert AFTER INSERT ON memd.sessions REFERENCING NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_sessions();
+
+-- Readers follow a scope by the transaction that last changed each row, so it
+-- is set here, for every writer alike, and so is the version.
+-- +goose StatementBegin
+CREATE FUNCTION memd.stamp_memory() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  NEW.changed_xid := pg_current_xact_id()::text::bigint;
+  IF TG_OP = 'UPDATE' THEN
+    NEW.version := OLD.version + 1;
+  END IF;
+  RETURN NEW;
+END $$;
+-- A delete leaves a tombstone, whoever deletes. Rows that an erasure deletes
+-- are covered by its hides already, and expired ones are never returned.
+CREATE FUNCTION memd.bury_memories() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO memd.tombstones AS d (tenant_no, kind, ref, owner_no, through_version, changed_xid, recorded_at)
+  SELECT o.tenant_no, 3, uuid_send(o.memory_id), o.owner_no, 9223372036854775807, pg_current_xact_id()::text::bigint, now()
+  FROM old_rows o
+  WHERE (o.expires_at IS NULL OR o.expires_at > now())
+    AND NOT EXISTS (SELECT FROM memd.hides h
+                    WHERE h.tenant_no = o.tenant_no AND h.owner_no = o.owner_no
+                      AND h.contributor_no IN (o.contributor_no, o.owner_no)
+                      AND h.contributor_session = 0)
+    AND NOT EXISTS (SELECT FROM memd.hides h
+                    WHERE h.tenant_no = o.tenant_no AND h.owner_no = o.owner_no
+                      AND h.contributor_no = o.contributor_no
+                      AND h.contributor_session = o.contributor_session)
+  ON CONFLICT (tenant_no, kind, ref) DO UPDATE SET
+    through_version = excluded.through_version, changed_xid = excluded.changed_xid;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER stamp BEFORE INSERT OR UPDATE ON memd.memories FOR EACH ROW EXECUTE FUNCTION memd.stamp_memory();
+CREATE TRIGGER bury AFTER DELETE ON memd.memories REFERENCING OLD TABLE AS old_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.bury_memories();
+
+-- At commit a row has exactly the contributions that it claims.
+-- +goose StatementBegin
+CREATE FUNCTION memd.check_contributions() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  want bigint;
+  have bigint;
+BEGIN
+  SELECT m.more_contributions INTO want FROM memd.memories m
+  WHERE m.tenant_no = NEW.tenant_no AND m.memory_id = NEW.memory_id;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  SELECT count(*) INTO have FROM memd.memory_contributions c
+  WHERE c.tenant_no = NEW.tenant_no AND c.memory_id = NEW.memory_id;
+  IF want <> have THEN
+    RAISE EXCEPTION 'a row must have the contributions that it claims' USING ERRCODE = 'MD008';
+  END IF;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE CONSTRAINT TRIGGER has_contributions_insert AFTER INSERT ON memd.memories
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.more_contributions <> 0)
+  EXECUTE FUNCTION memd.check_contributions();
+CREATE CONSTRAINT TRIGGER has_contributions_update AFTER UPDATE ON memd.memories
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.more_contributions <> 0 OR OLD.more_contributions <> 0)
+  EXECUTE FUNCTION memd.check_contributions();
+CREATE CONSTRAINT TRIGGER has_contributions AFTER INSERT OR UPDATE ON memd.memory_contributions
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION memd.check_contributions();
+
+-- check_sources holds the sources of a derived row still while it is written:
+-- present, and at the version that was read.
+-- +goose StatementBegin
+CREATE FUNCTION memd.check_sources(p_tenant bigint, p_ids uuid[], p_versions bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  n bigint;
+BEGIN
+  SELECT count(*) INTO n FROM (
+    SELECT m.memory_id, m.version FROM memd.memories m
+    WHERE m.tenant_no = p_tenant AND m.memory_id = ANY (p_ids)
+    ORDER BY m.memory_id FOR SHARE
+  ) m JOIN unnest(p_ids, p_versions) AS u (id, version) ON u.id = m.memory_id AND u.version = m.version;
+  IF n <> cardinality(p_ids) THEN
+    RAISE EXCEPTION 'a source is gone or has changed' USING ERRCODE = 'MD009';
+  END IF;
+END $$;
+-- +goose StatementEnd
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA memd FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION memd.lock_hi(bytea), memd.lock_lo(bytea) TO memd_app, memd_worker;
+GRANT EXECUTE ON FUNCTION memd.enter(bigint, bigint[]), memd.check_sources(bigint, uuid[], bigint[]),
+  memd.next_subject_no(bigint), memd.next_session_nos(bigint, bigint, bigint),
+  memd.authenticate(bytea), memd.stamp_memory(), memd.principal_stays_revoked(), memd.tenant_starts_creating()
+  TO memd_app, memd_worker;
+
+-- +goose Down
+DROP TRIGGER guard_insert ON memd.memories;
+DROP TRIGGER guard_update ON memd.memories;
+DROP TRIGGER stamp ON memd.memories;
+DROP TRIGGER bury ON memd.memories;
+DROP TRIGGER has_contributions_insert ON memd.memories;
+DROP TRIGGER has_contributions_update ON memd.memories;
+DROP TRIGGER guard_insert ON memd.memory_contributions;
+DROP TRIGGER has_contributions ON memd.memory_contributions;
+DROP TRIGGER guard_insert ON memd.subjects;
+DROP TRIGGER guard_insert ON memd.sessions;
+DROP FUNCTION memd.check_sources(bigint, uuid[], bigint[]), memd.check_contributions(), memd.bury_memories(),
+  memd.stamp_memory(), memd.guard_sessions(), memd.guard_subjects(), memd.guard_contributions(),
+  memd.guard_memories_update(), memd.guard_memories_insert(), memd.enter(bigint, bigint[]),
+  memd.guard(bigint[], bigint[], bigint[], timestamptz[]), memd.wait_refs(bytea[]), memd.lock_refs(bytea[]),
+  memd.guard_violation(bigint[], bigint[], bigint[], timestamptz[]), memd.lock_lo(bytea), memd.lock_hi(bytea);
