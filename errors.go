@@ -61,6 +61,9 @@ var (
 	// ErrDatabaseUnavailable: the database could not be reached, or gave up on
 	// the statement. Temporary.
 	ErrDatabaseUnavailable = errors.New("database is unavailable")
+	// ErrLedgerUnavailable: a ledger location could not be read or written.
+	// Temporary; a write may have taken effect.
+	ErrLedgerUnavailable = errors.New("ledger is unavailable")
 	// ErrSchemaVersion: the database has another schema than this binary.
 	ErrSchemaVersion = errors.New("database has another schema version")
 	// ErrErasureUnfinished: the erasure is accepted and goes on, but was not
@@ -88,7 +91,7 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 // changing anything. It asks the whole chain.
 func Transient(err error) bool {
 	for _, t := range []error{
-		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrDatabaseUnavailable, ErrStale, ErrErasureUnfinished,
+		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished,
 	} {
 		if errors.Is(err, t) {
 			return true
