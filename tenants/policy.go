@@ -1,0 +1,220 @@
+package tenants
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"forgettable.dev/memd"
+)
+
+// Limits of a policy.
+const (
+	// MinDestroyDelay and MaxDestroyDelay are Cloud KMS's own limits of
+	// destroy_scheduled_duration.
+	MinDestroyDelay = 24 * time.Hour
+	MaxDestroyDelay = 120 * 24 * time.Hour
+	// MaxIngestionDelay bounds how long an erasure stays open for its second
+	// sweep, and so stays below the month in which it is due.
+	MaxIngestionDelay = 30 * 24 * time.Hour
+)
+
+// Embedders that a policy can name.
+const (
+	EmbedderLexical = "lexical"
+	EmbedderOpenAI  = "openai"
+	EmbedderNone    = "none"
+)
+
+// VectorFormat is how vectors are stored. Its numbers are stored: append only.
+type VectorFormat uint8
+
+const (
+	FormatUnknown VectorFormat = iota
+	Float32
+	Float16
+)
+
+// IndexMode says what may be kept to make searches of very large scopes fast.
+type IndexMode uint8
+
+const (
+	IndexUnknown IndexMode = iota
+	// IndexAuto allows sketches, which are obfuscation and not encryption.
+	IndexAuto
+	// IndexSealed allows sealed vectors only.
+	IndexSealed
+)
+
+// Policy is what a tenant decides about its memory.
+type Policy struct {
+	// Dimension is the number of components of every vector.
+	Dimension int
+	// Embedder is one of the Embedder constants.
+	Embedder string
+	// VectorFormat is that of vectors written from now on.
+	VectorFormat VectorFormat
+	// DestroyDelay is how long a destroyed key version can be restored.
+	DestroyDelay time.Duration
+	Index        IndexMode
+	// IngestionDelay is how late words may arrive after they were spoken.
+	IngestionDelay time.Duration
+}
+
+// DefaultPolicy is what a tenant has that decides nothing.
+func DefaultPolicy() Policy {
+	return Policy{
+		Dimension:      384,
+		Embedder:       EmbedderLexical,
+		VectorFormat:   Float32,
+		DestroyDelay:   MinDestroyDelay,
+		Index:          IndexAuto,
+		IngestionDelay: time.Hour,
+	}
+}
+
+// Change is a set of decisions. A nil field decides nothing.
+type Change struct {
+	Dimension      *int
+	Embedder       *string
+	VectorFormat   *VectorFormat
+	DestroyDelay   *time.Duration
+	Index          *IndexMode
+	IngestionDelay *time.Duration
+}
+
+// Apply returns p with the decisions of c.
+func (c Change) Apply(p Policy) Policy {
+	set(&p.Dimension, c.Dimension)
+	set(&p.Embedder, c.Embedder)
+	set(&p.VectorFormat, c.VectorFormat)
+	set(&p.DestroyDelay, c.DestroyDelay)
+	set(&p.Index, c.Index)
+	set(&p.IngestionDelay, c.IngestionDelay)
+	return p
+}
+
+func set[T any](field, value *T) {
+	if value != nil {
+		*field = *value
+	}
+}
+
+// Validate returns a memd.InvalidError that names the first field that is
+// wrong.
+func (p Policy) Validate() error {
+	switch {
+	case p.Dimension < 1 || p.Dimension > memd.MaxDimension:
+		return invalid("policy.dimension", fmt.Sprintf("must be from 1 to %d", memd.MaxDimension))
+	case p.Embedder != EmbedderLexical && p.Embedder != EmbedderOpenAI && p.Embedder != EmbedderNone:
+		return invalid("policy.embedder", "must be lexical, openai or none")
+	case p.VectorFormat != Float32 && p.VectorFormat != Float16:
+		return invalid("policy.vector_format", "must be float32 or float16")
+	case p.DestroyDelay < MinDestroyDelay || p.DestroyDelay > MaxDestroyDelay:
+		return invalid("policy.destroy_delay", "must be from 24 hours to 120 days")
+	case p.DestroyDelay%time.Second != 0:
+		return invalid("policy.destroy_delay", "must be whole seconds")
+	case p.Index != IndexAuto && p.Index != IndexSealed:
+		return invalid("policy.index", "must be auto or sealed")
+	case p.IngestionDelay < 0 || p.IngestionDelay > MaxIngestionDelay:
+		return invalid("policy.ingestion_delay", "must be from 0 to 30 days")
+	}
+	return nil
+}
+
+// replaces refuses what cannot change. Dimension and embedder decide what every
+// stored vector means; a search that mixes two embedders finds nonsense. The
+// key service fixes the delay with the key.
+func (p Policy) replaces(old Policy) error {
+	const another = "cannot be changed; make another tenant"
+	switch {
+	case p.Dimension != old.Dimension:
+		return invalid("policy.dimension", another)
+	case p.Embedder != old.Embedder:
+		return invalid("policy.embedder", another)
+	case p.DestroyDelay != old.DestroyDelay:
+		return invalid("policy.destroy_delay", another)
+	}
+	return nil
+}
+
+func invalid(field, problem string) error {
+	return &memd.InvalidError{Field: field, Problem: problem}
+}
+
+var formatNames = [...]string{"unknown", "float32", "float16"}
+
+// String returns the format's name in lower case.
+func (f VectorFormat) String() string { return name(formatNames[:], int(f), "VectorFormat") }
+
+// ParseVectorFormat is the inverse of String.
+func ParseVectorFormat(s string) (VectorFormat, error) {
+	return parse[VectorFormat](formatNames[:], s, "policy.vector_format")
+}
+
+var indexNames = [...]string{"unknown", "auto", "sealed"}
+
+// String returns the mode's name in lower case.
+func (m IndexMode) String() string { return name(indexNames[:], int(m), "IndexMode") }
+
+// ParseIndexMode is the inverse of String.
+func ParseIndexMode(s string) (IndexMode, error) {
+	return parse[IndexMode](indexNames[:], s, "policy.index")
+}
+
+func name(names []string, i int, kind string) string {
+	if i < len(names) {
+		return names[i]
+	}
+	return kind + "(" + strconv.Itoa(i) + ")"
+}
+
+func parse[E ~uint8](names []string, s, field string) (E, error) {
+	for i, known := range names[1:] {
+		if s == known {
+			return E(i + 1), nil
+		}
+	}
+	return 0, invalid(field, "must be one of "+fmt.Sprint(names[1:]))
+}
+
+// stored is the form in the database. Names and not numbers, so that a person
+// can read it; a key that this release does not know stays where it is.
+type stored struct {
+	Dimension      int    `json:"dimension"`
+	Embedder       string `json:"embedder"`
+	VectorFormat   string `json:"vector_format"`
+	DestroyDelay   string `json:"destroy_delay"`
+	Index          string `json:"index"`
+	IngestionDelay string `json:"ingestion_delay"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (p Policy) MarshalJSON() ([]byte, error) {
+	return json.Marshal(stored{
+		p.Dimension, p.Embedder, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(),
+	})
+}
+
+// UnmarshalJSON implements json.Unmarshaler. What is missing has its default.
+func (p *Policy) UnmarshalJSON(data []byte) error {
+	d := DefaultPolicy()
+	s := stored{
+		d.Dimension, d.Embedder, d.VectorFormat.String(), d.DestroyDelay.String(), d.Index.String(), d.IngestionDelay.String(),
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return fmt.Errorf("%w: decoding a policy", memd.ErrCorrupt)
+	}
+	format, err1 := ParseVectorFormat(s.VectorFormat)
+	index, err2 := ParseIndexMode(s.Index)
+	destroy, err3 := time.ParseDuration(s.DestroyDelay)
+	ingestion, err4 := time.ParseDuration(s.IngestionDelay)
+	for _, err := range []error{err1, err2, err3, err4} {
+		if err != nil {
+			return fmt.Errorf("%w: decoding a policy: %v", memd.ErrCorrupt, err)
+		}
+	}
+	*p = Policy{s.Dimension, s.Embedder, format, destroy, index, ingestion}
+	return nil
+}
