@@ -109,6 +109,9 @@ const (
 	Reason_REASON_TOO_LARGE Reason = 30
 	// UNIMPLEMENTED. This server has no such procedure.
 	Reason_REASON_UNIMPLEMENTED Reason = 31
+	// UNAVAILABLE. The ledger could not be written or read, so that nothing may be
+	// acknowledged yet. Repeat later, an erasure with the same request id.
+	Reason_REASON_LEDGER_UNAVAILABLE Reason = 32
 )
 
 // Enum value maps for Reason.
@@ -146,6 +149,7 @@ var (
 		29: "REASON_DEADLINE_EXCEEDED",
 		30: "REASON_TOO_LARGE",
 		31: "REASON_UNIMPLEMENTED",
+		32: "REASON_LEDGER_UNAVAILABLE",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":            0,
@@ -180,6 +184,7 @@ var (
 		"REASON_DEADLINE_EXCEEDED":      29,
 		"REASON_TOO_LARGE":              30,
 		"REASON_UNIMPLEMENTED":          31,
+		"REASON_LEDGER_UNAVAILABLE":     32,
 	}
 )
 
@@ -214,7 +219,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\xc2\x06\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\xe1\x06\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -248,7 +253,8 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x0fREASON_CANCELED\x10\x1c\x12\x1c\n" +
 	"\x18REASON_DEADLINE_EXCEEDED\x10\x1d\x12\x14\n" +
 	"\x10REASON_TOO_LARGE\x10\x1e\x12\x18\n" +
-	"\x14REASON_UNIMPLEMENTED\x10\x1fB)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
+	"\x14REASON_UNIMPLEMENTED\x10\x1f\x12\x1d\n" +
+	"\x19REASON_LEDGER_UNAVAILABLE\x10 B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
 	file_memd_v1_errors_proto_rawDescOnce sync.Once

@@ -1,0 +1,221 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"forgettable.dev/memd"
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
+	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
+	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/tenants"
+)
+
+// createWait is how long CreateTenant waits for the worker. It is below
+// callLimit, so that a slow worker yields a tenant in state creating and not an
+// error.
+const createWait = 20 * time.Second
+
+type adminHandler struct {
+	pool   *pg.Pool
+	clock  memd.Clock
+	logger *slog.Logger
+}
+
+var _ memdv1connect.AdminServiceHandler = (*adminHandler)(nil)
+
+func (h *adminHandler) CreateTenant(ctx context.Context, req *memdv1.CreateTenantRequest) (*memdv1.CreateTenantResponse, error) {
+	if principalOf(ctx).Tenant != auth.Installation {
+		return nil, memd.ErrPermissionDenied
+	}
+	policy := policyChange(req.GetPolicy()).Apply(tenants.DefaultPolicy())
+	var t tenants.Tenant
+	err := h.pool.With(ctx, func(db pg.DB) (err error) {
+		t, err = tenants.Create(ctx, db, h.clock.Now(), req.GetName(), req.GetDisplayName(), policy)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, createWait)
+	defer cancel()
+	now, err := tenants.WaitActive(waiting, h.pool, t.No)
+	switch {
+	case err == nil:
+		t = now
+	case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
+		return nil, err
+	}
+	h.logger.LogAttrs(ctx, slog.LevelInfo, "tenant is there", slog.String("tenant", t.Name), slog.String("state", t.State.String()))
+	return &memdv1.CreateTenantResponse{Tenant: tenantToProto(t)}, nil
+}
+
+func (h *adminHandler) GetTenant(ctx context.Context, req *memdv1.GetTenantRequest) (*memdv1.GetTenantResponse, error) {
+	t, err := h.tenant(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return &memdv1.GetTenantResponse{Tenant: tenantToProto(t)}, nil
+}
+
+func (h *adminHandler) ListTenants(ctx context.Context, req *memdv1.ListTenantsRequest) (*memdv1.ListTenantsResponse, error) {
+	if p := principalOf(ctx); p.Tenant != auth.Installation {
+		t, err := h.tenant(ctx, p.TenantName)
+		if err != nil {
+			return nil, err
+		}
+		return &memdv1.ListTenantsResponse{Tenants: []*memdv1.Tenant{tenantToProto(t)}}, nil
+	}
+	var after string
+	if err := decodeToken(req.GetPageToken(), &after); err != nil {
+		return nil, err
+	}
+	size := pageSize(req.GetPageSize())
+	var ts []tenants.Tenant
+	err := h.pool.With(ctx, func(db pg.DB) (err error) {
+		ts, err = tenants.List(ctx, db, after, size+1)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	res := &memdv1.ListTenantsResponse{}
+	if len(ts) > size {
+		ts = ts[:size]
+		if res.NextPageToken, err = encodeToken(ts[size-1].Name); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range ts {
+		res.Tenants = append(res.Tenants, tenantToProto(t))
+	}
+	return res, nil
+}
+
+func (h *adminHandler) SetPolicy(ctx context.Context, req *memdv1.SetPolicyRequest) (*memdv1.SetPolicyResponse, error) {
+	if !sees(ctx, req.GetTenant()) {
+		return nil, memd.ErrNotFound
+	}
+	var t tenants.Tenant
+	err := h.pool.InTx(ctx, func(tx pgx.Tx) (err error) {
+		t, err = tenants.SetPolicy(ctx, tx, h.clock.Now(), req.GetTenant(), policyChange(req.GetPolicy()))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &memdv1.SetPolicyResponse{Tenant: tenantToProto(t)}, nil
+}
+
+func (h *adminHandler) CreateApiKey(ctx context.Context, req *memdv1.CreateApiKeyRequest) (*memdv1.CreateApiKeyResponse, error) {
+	tenant, err := h.holder(ctx, req.GetTenant())
+	if err != nil {
+		return nil, err
+	}
+	caller := principalOf(ctx)
+	var k auth.Key
+	var secret string
+	err = h.pool.With(ctx, func(db pg.DB) (err error) {
+		k, secret, err = auth.Create(ctx, db, h.clock.Now(), auth.NewKey{
+			Tenant: tenant, Name: req.GetName(), Roles: rolesFromProto(req.GetRoles()), CreatedBy: caller.Key,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.logger.LogAttrs(ctx, slog.LevelInfo, "API key created", slog.String("key", k.ID.String()),
+		slog.String("tenant", req.GetTenant()), slog.String("roles", k.Roles.String()), slog.String("by", caller.Key.String()))
+	return &memdv1.CreateApiKeyResponse{ApiKey: keyToProto(k, req.GetTenant()), Secret: secret}, nil
+}
+
+func (h *adminHandler) ListApiKeys(ctx context.Context, req *memdv1.ListApiKeysRequest) (*memdv1.ListApiKeysResponse, error) {
+	tenant, err := h.holder(ctx, req.GetTenant())
+	if err != nil {
+		return nil, err
+	}
+	var after auth.Cursor
+	if err := decodeToken(req.GetPageToken(), &after); err != nil {
+		return nil, err
+	}
+	size := pageSize(req.GetPageSize())
+	var keys []auth.Key
+	err = h.pool.With(ctx, func(db pg.DB) (err error) {
+		keys, err = auth.List(ctx, db, tenant, after, size+1)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	res := &memdv1.ListApiKeysResponse{}
+	if len(keys) > size {
+		keys = keys[:size]
+		if res.NextPageToken, err = encodeToken(keys[size-1].Cursor()); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range keys {
+		res.ApiKeys = append(res.ApiKeys, keyToProto(k, req.GetTenant()))
+	}
+	return res, nil
+}
+
+func (h *adminHandler) RevokeApiKey(ctx context.Context, req *memdv1.RevokeApiKeyRequest) (*memdv1.RevokeApiKeyResponse, error) {
+	id, err := uuid.Parse(req.GetKeyId())
+	if err != nil {
+		return nil, &memd.InvalidError{Field: "key_id", Problem: "must be a UUID"}
+	}
+	caller := principalOf(ctx)
+	var k auth.Key
+	var tenant tenants.Tenant
+	err = h.pool.With(ctx, func(db pg.DB) (err error) {
+		if k, err = auth.Revoke(ctx, db, h.clock.Now(), caller.Tenant, id); err != nil {
+			return err
+		}
+		if k.Tenant != auth.Installation {
+			tenant, err = tenants.GetByNo(ctx, db, k.Tenant)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.logger.LogAttrs(ctx, slog.LevelInfo, "API key revoked",
+		slog.String("key", k.ID.String()), slog.String("tenant", tenant.Name), slog.String("by", caller.Key.String()))
+	return &memdv1.RevokeApiKeyResponse{ApiKey: keyToProto(k, tenant.Name)}, nil
+}
+
+// sees reports whether the caller may know of a tenant, "" being the
+// installation.
+func sees(ctx context.Context, tenant string) bool {
+	p := principalOf(ctx)
+	return p.Tenant == auth.Installation || tenant == p.TenantName
+}
+
+// tenant returns a tenant that the caller may see.
+func (h *adminHandler) tenant(ctx context.Context, name string) (tenants.Tenant, error) {
+	if !sees(ctx, name) {
+		return tenants.Tenant{}, memd.ErrNotFound
+	}
+	var t tenants.Tenant
+	err := h.pool.With(ctx, func(db pg.DB) (err error) {
+		t, err = tenants.Get(ctx, db, name)
+		return err
+	})
+	return t, err
+}
+
+// holder resolves whose keys a request is about, "" being the installation.
+func (h *adminHandler) holder(ctx context.Context, name string) (memd.TenantNo, error) {
+	if name == "" && sees(ctx, "") {
+		return auth.Installation, nil
+	}
+	t, err := h.tenant(ctx, name)
+	return t.No, err
+}

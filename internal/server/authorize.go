@@ -1,0 +1,122 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect/v2"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
+	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/tenants"
+)
+
+// How long a call may take, whatever its caller allows. An erasure goes on when
+// its caller's time has run out.
+const (
+	callLimit    = 30 * time.Second
+	erasureLimit = 10 * time.Minute
+)
+
+// rule says who may call a procedure.
+type rule struct {
+	// roles: the key needs one of these.
+	roles auth.Roles
+	// tenant: the key must be a tenant's, whose state admits must accept.
+	tenant bool
+	admits func(tenants.State) bool
+	limit  time.Duration
+}
+
+func active(s tenants.State) bool { return s == tenants.StateActive }
+
+var (
+	remembering   = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit}
+	forgetting    = rule{roles: auth.Eraser, tenant: true, admits: tenants.State.Erases, limit: erasureLimit}
+	looking       = rule{roles: auth.Auditor | auth.Operator, limit: callLimit}
+	administering = rule{roles: auth.Operator, limit: callLimit}
+)
+
+// rules is the one table of who may call what. A procedure without a row is
+// refused to everybody, and a test fails. The role approver approves what
+// cannot be undone, of which there is nothing yet.
+//
+// Handlers of the AdminService also keep a tenant's key to its tenant, because
+// only they know which tenant a request is about.
+var rules = map[string]rule{
+	memdv1connect.MemoryServiceAddProcedure:    remembering,
+	memdv1connect.MemoryServiceSearchProcedure: remembering,
+	memdv1connect.MemoryServiceGetProcedure:    remembering,
+	memdv1connect.MemoryServiceListProcedure:   remembering,
+	memdv1connect.MemoryServiceUpdateProcedure: remembering,
+	memdv1connect.MemoryServiceDeleteProcedure: remembering,
+
+	memdv1connect.ErasureServiceForgetUserProcedure:    forgetting,
+	memdv1connect.ErasureServiceForgetSessionProcedure: forgetting,
+
+	memdv1connect.AdminServiceGetTenantProcedure:    looking,
+	memdv1connect.AdminServiceListTenantsProcedure:  looking,
+	memdv1connect.AdminServiceListApiKeysProcedure:  looking,
+	memdv1connect.AdminServiceCreateTenantProcedure: administering,
+	memdv1connect.AdminServiceSetPolicyProcedure:    administering,
+	memdv1connect.AdminServiceCreateApiKeyProcedure: administering,
+	memdv1connect.AdminServiceRevokeApiKeyProcedure: administering,
+}
+
+// check decides by the table alone.
+func check(procedure string, p auth.Principal) error {
+	r, ok := rules[procedure]
+	switch {
+	case !ok, !p.Roles.Any(r.roles), r.tenant && p.Tenant == auth.Installation:
+		return fmt.Errorf("authorising: %w", memd.ErrPermissionDenied)
+	case r.tenant && !r.admits(p.State):
+		return fmt.Errorf("authorising: %w", memd.ErrTenantInactive)
+	}
+	return nil
+}
+
+// authorisation admits a call before its message is read, and bounds its time.
+func authorisation(a *auth.Authenticator) connect.ServerInterceptor {
+	return func(next connect.ServerFunc) connect.ServerFunc {
+		return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
+			p, err := a.Authenticate(ctx, bearer(ctx))
+			if err != nil {
+				return err
+			}
+			if c := callOf(ctx); c != nil {
+				c.principal = p
+			}
+			if err := check(spec.Procedure, p); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, rules[spec.Procedure].limit)
+			defer cancel()
+			return next(context.WithValue(ctx, principalKey{}, p), spec, stream)
+		}
+	}
+}
+
+// bearer returns the secret of an "Authorization: Bearer" header, or "".
+func bearer(ctx context.Context) string {
+	info, ok := connect.CallInfoForServerContext(ctx)
+	if !ok {
+		return ""
+	}
+	scheme, secret, _ := strings.Cut(info.RequestHeader().Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(secret)
+}
+
+type principalKey struct{}
+
+// principalOf returns who is calling. Only handlers call it, and the server
+// admits nobody to a handler who has no principal.
+func principalOf(ctx context.Context) auth.Principal {
+	p, _ := ctx.Value(principalKey{}).(auth.Principal)
+	return p
+}

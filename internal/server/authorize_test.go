@@ -1,0 +1,95 @@
+package server_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"forgettable.dev/memd"
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
+	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/internal/server"
+	"forgettable.dev/memd/tenants"
+)
+
+// procedures returns every procedure that proto/ defines.
+func procedures() []string {
+	var all []string
+	for _, file := range []protoreflect.FileDescriptor{
+		memdv1.File_memd_v1_memory_proto, memdv1.File_memd_v1_erasure_proto, memdv1.File_memd_v1_admin_proto,
+	} {
+		for i := range file.Services().Len() {
+			s := file.Services().Get(i)
+			for j := range s.Methods().Len() {
+				all = append(all, "/"+string(s.FullName())+"/"+string(s.Methods().Get(j).Name()))
+			}
+		}
+	}
+	return all
+}
+
+func TestRules_HaveARowForEachProcedureAndNoOther(t *testing.T) {
+	defined := map[string]bool{}
+	for _, p := range procedures() {
+		defined[p] = true
+	}
+	for _, p := range server.Procedures() {
+		if !defined[p] {
+			t.Errorf("%s has a row and is not defined", p)
+		}
+		delete(defined, p)
+	}
+	for p := range defined {
+		t.Errorf("%s has no row: nobody may call it", p)
+	}
+}
+
+// TestRules_Matrix spells out who may call what, so that a change of the table
+// has to be made twice.
+func TestRules_Matrix(t *testing.T) {
+	const memory, erasure, admin = "/memd.v1.MemoryService/", "/memd.v1.ErasureService/", "/memd.v1.AdminService/"
+	reads := map[string]bool{admin + "GetTenant": true, admin + "ListTenants": true, admin + "ListApiKeys": true}
+	may := func(procedure string, role auth.Roles, tenant memd.TenantNo) bool {
+		switch {
+		case strings.HasPrefix(procedure, memory):
+			return role == auth.Agent && tenant != auth.Installation
+		case strings.HasPrefix(procedure, erasure):
+			return role == auth.Eraser && tenant != auth.Installation
+		default:
+			return role == auth.Operator || role == auth.Auditor && reads[procedure]
+		}
+	}
+	roles := []auth.Roles{0, auth.Agent, auth.Eraser, auth.Auditor, auth.Operator, auth.Approver}
+	for _, procedure := range procedures() {
+		for _, role := range roles {
+			for _, tenant := range []memd.TenantNo{auth.Installation, 7} {
+				err := server.Check(procedure, auth.Principal{Roles: role, Tenant: tenant, State: tenants.StateActive})
+				if may(procedure, role, tenant) != (err == nil) || err != nil && !errors.Is(err, memd.ErrPermissionDenied) {
+					t.Errorf("%s by %q of tenant %v: %v", procedure, role, tenant, err)
+				}
+			}
+		}
+	}
+	if err := server.Check("/memd.v1.MemoryService/Dump", auth.Principal{Roles: 0xffff, Tenant: 7}); !errors.Is(err, memd.ErrPermissionDenied) {
+		t.Errorf("a procedure without a row: %v", err)
+	}
+}
+
+func TestRules_OnlyAnActiveTenantAdmitsAgents(t *testing.T) {
+	for s := tenants.StateUnknown; s <= tenants.StatePurged; s++ {
+		p := auth.Principal{Roles: auth.Agent | auth.Eraser | auth.Operator, Tenant: 7, State: s}
+		for procedure, want := range map[string]bool{
+			"/memd.v1.MemoryService/Add":         s == tenants.StateActive,
+			"/memd.v1.MemoryService/Search":      s == tenants.StateActive,
+			"/memd.v1.ErasureService/ForgetUser": s >= tenants.StateActive && s < tenants.StatePurging,
+			"/memd.v1.AdminService/GetTenant":    true,
+		} {
+			err := server.Check(procedure, p)
+			if want != (err == nil) || err != nil && !errors.Is(err, memd.ErrTenantInactive) {
+				t.Errorf("%s of a tenant that is %v: %v", procedure, s, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect/v2"
+	"connectrpc.com/connect/v2/connecthttp"
+	"connectrpc.com/otelconnect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/trace"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
+	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/internal/pg"
+)
+
+const (
+	// maxAnswerBytes bounds one answer. A thousand hits with the largest texts
+	// would be a quarter of a gigabyte.
+	maxAnswerBytes = 64 << 20
+	// compressFrom is the size from which an answer is worth compressing.
+	compressFrom = 1 << 10
+
+	readHeaderTimeout = 10 * time.Second
+	// readTimeout bounds the arrival of a whole request, of which the largest
+	// has 16 MiB.
+	readTimeout    = time.Minute
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 64 << 10
+
+	// DefaultShutdownTimeout is how long calls under way may still take.
+	DefaultShutdownTimeout = 15 * time.Second
+)
+
+// Config is what a Server works with.
+type Config struct {
+	// Pool, Auth and Logger are required.
+	Pool   *pg.Pool
+	Auth   *auth.Authenticator
+	Logger *slog.Logger
+	// Clock is the system's if nil.
+	Clock memd.Clock
+	// Registry is where the server's metrics are registered. A private one if
+	// nil.
+	Registry *prometheus.Registry
+	// ServeMetrics adds /metrics, for all of Registry, to the API's port, where
+	// it needs no API key. Otherwise see MetricsHandler.
+	ServeMetrics bool
+	// Tracer receives a span for each call. None is made if nil.
+	Tracer trace.TracerProvider
+	// Ready says whether calls would succeed, for /readyz and health checks. It
+	// is asked for each of them, with a short timeout. Nil means that the
+	// database answers.
+	Ready func(context.Context) error
+	// ShutdownTimeout is DefaultShutdownTimeout if zero.
+	ShutdownTimeout time.Duration
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Pool == nil:
+		return errors.New("server: Config.Pool is required")
+	case c.Auth == nil:
+		return errors.New("server: Config.Auth is required")
+	case c.Logger == nil:
+		return errors.New("server: Config.Logger is required")
+	case c.ShutdownTimeout < 0:
+		return errors.New("server: Config.ShutdownTimeout is negative")
+	}
+	if c.Clock == nil {
+		c.Clock = memd.SystemClock{}
+	}
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	if c.Ready == nil {
+		c.Ready = func(ctx context.Context) error {
+			return c.Pool.With(ctx, func(db pg.DB) error {
+				_, err := db.Exec(ctx, "SELECT 1")
+				return err
+			})
+		}
+	}
+	if c.ShutdownTimeout == 0 {
+		c.ShutdownTimeout = DefaultShutdownTimeout
+	}
+	return nil
+}
+
+// Server is the API of one process.
+type Server struct {
+	config Config
+	health *health
+	mux    *http.ServeMux
+}
+
+// New returns a Server. It reads nothing and listens to nothing yet.
+func New(c Config) (*Server, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	interceptors, err := c.interceptors()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, health: &health{ready: c.Ready}, mux: http.NewServeMux()}
+	rpc := connect.NewServer(interceptors...)
+	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})
+	connecthttp.Mount(s.mux, rpc,
+		connecthttp.WithReadMaxBytes(memd.MaxBatchBytes),
+		connecthttp.WithSendMaxBytes(maxAnswerBytes),
+		connecthttp.WithCompressMinBytes(compressFrom),
+	)
+	s.health.mount(s.mux)
+	if c.ServeMetrics {
+		s.mux.Handle("GET /metrics", s.MetricsHandler())
+	}
+	return s, nil
+}
+
+// interceptors returns the chain that the package comment explains.
+func (c *Config) interceptors() ([]connect.ServerInterceptor, error) {
+	metrics, err := newCallMetrics(c.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	valid, err := validation()
+	if err != nil {
+		return nil, err
+	}
+	var chain []connect.ServerInterceptor
+	if c.Tracer != nil {
+		// The callers are services of the same owner: their traces go on here.
+		traces, err := otelconnect.NewServerInterceptor(
+			otelconnect.WithTracerProvider(c.Tracer), otelconnect.WithoutMetrics(), otelconnect.WithTrustRemote())
+		if err != nil {
+			return nil, fmt.Errorf("setting up traces: %w", err)
+		}
+		chain = append(chain, traces)
+	}
+	return append(chain,
+		metrics.interceptor(c.Clock),
+		answers(c.Logger, c.Clock),
+		panics(c.Logger, metrics.panics),
+		authorisation(c.Auth),
+		valid,
+	), nil
+}
+
+// Handler serves the API and what belongs to it on one port. For a listener of
+// its own prefer Serve, which also speaks HTTP/2 without TLS.
+func (s *Server) Handler() http.Handler { return s.mux }
+
+// MetricsHandler serves the registry, for a listener that only operators reach.
+func (s *Server) MetricsHandler() http.Handler {
+	return promhttp.HandlerFor(s.config.Registry, promhttp.HandlerOpts{})
+}
+
+// Serve answers calls on l until ctx ends, then refuses new ones, lets those
+// under way finish within ShutdownTimeout, and cuts off the rest. It closes l.
+// It returns nil after a clean end.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	hs := &http.Server{
+		Handler:           s.mux,
+		Protocols:         protocols,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.config.Logger.Handler(), slog.LevelDebug),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- hs.Serve(l) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serving: %w", err)
+	case <-ctx.Done():
+	}
+	s.health.leaving.Store(true)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.ShutdownTimeout)
+	defer cancel()
+	err := hs.Shutdown(stopping)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("calls were cut off after %v: %w", s.config.ShutdownTimeout, err), hs.Close())
+	}
+	<-ended
+	return err
+}
