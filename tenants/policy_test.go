@@ -1,0 +1,75 @@
+package tenants_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/tenants"
+)
+
+func TestPolicy_Validate(t *testing.T) {
+	if err := tenants.DefaultPolicy().Validate(); err != nil {
+		t.Errorf("the default: %v", err)
+	}
+	for name, c := range map[string]struct {
+		change tenants.Change
+		field  string
+	}{
+		"no dimension":           {tenants.Change{Dimension: new(0)}, "policy.dimension"},
+		"large dimension":        {tenants.Change{Dimension: new(memd.MaxDimension + 1)}, "policy.dimension"},
+		"unknown embedder":       {tenants.Change{Embedder: new("magic")}, "policy.embedder"},
+		"unknown format":         {tenants.Change{VectorFormat: new(tenants.FormatUnknown)}, "policy.vector_format"},
+		"short destroy delay":    {tenants.Change{DestroyDelay: new(tenants.MinDestroyDelay - 1)}, "policy.destroy_delay"},
+		"long destroy delay":     {tenants.Change{DestroyDelay: new(tenants.MaxDestroyDelay + 1)}, "policy.destroy_delay"},
+		"broken destroy delay":   {tenants.Change{DestroyDelay: new(tenants.MinDestroyDelay + 1)}, "policy.destroy_delay"},
+		"unknown index":          {tenants.Change{Index: new(tenants.IndexUnknown)}, "policy.index"},
+		"negative ingestion":     {tenants.Change{IngestionDelay: new(time.Duration(-1))}, "policy.ingestion_delay"},
+		"late beyond a month":    {tenants.Change{IngestionDelay: new(tenants.MaxIngestionDelay + 1)}, "policy.ingestion_delay"},
+		"embedder in wrong case": {tenants.Change{Embedder: new("Lexical")}, "policy.embedder"},
+	} {
+		var invalid *memd.InvalidError
+		if err := c.change.Apply(tenants.DefaultPolicy()).Validate(); !errors.As(err, &invalid) || invalid.Field != c.field {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPolicy_JSON(t *testing.T) {
+	want := tenants.Policy{
+		Dimension: 1536, Embedder: tenants.EmbedderOpenAI, VectorFormat: tenants.Float16,
+		DestroyDelay: 30 * 24 * time.Hour, Index: tenants.IndexSealed, IngestionDelay: time.Minute,
+	}
+	b, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The stored form is a contract with older and newer releases.
+	const stored = `{"dimension":1536,"embedder":"openai","vector_format":"float16","destroy_delay":"720h0m0s","index":"sealed","ingestion_delay":"1m0s"}`
+	if string(b) != stored {
+		t.Errorf("stored as %s", b)
+	}
+	var got tenants.Policy
+	if err := json.Unmarshal(b, &got); err != nil || got != want {
+		t.Errorf("read back as %+v, %v", got, err)
+	}
+	if err := json.Unmarshal([]byte(`{"unheard_of": 1}`), &got); err != nil || got != tenants.DefaultPolicy() {
+		t.Errorf("what is missing is %+v, %v", got, err)
+	}
+	for _, bad := range []string{`{"index":"none"}`, `{"destroy_delay":"soon"}`, `{"dimension":"x"}`} {
+		if err := json.Unmarshal([]byte(bad), &got); !errors.Is(err, memd.ErrCorrupt) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func TestState_String(t *testing.T) {
+	if s := tenants.StatePurged.String(); s != "purged" {
+		t.Error(s)
+	}
+	if s := tenants.State(99).String(); s != "State(99)" {
+		t.Error(s)
+	}
+}
