@@ -184,4 +184,3 @@ func currentVersion(ctx context.Context, db DB) (int64, error) {
 	}
 	return at, nil
 }
-
