@@ -76,7 +76,7 @@ type Instance struct {
 	// writing is held while the instance's row is written, so that a heartbeat
 	// cannot bring back what Close removed.
 	writing sync.Mutex
-	mu           sync.Mutex
+	mu      sync.Mutex
 	lapsed  bool // the functions were called and no heartbeat came since
 	closed  bool
 	onLapse []func()
@@ -283,4 +283,3 @@ func (i *Instance) remaining() time.Duration {
 	wall := time.Duration(i.untilWall.Load() - time.Now().UnixNano())
 	return min(monotonic, wall)
 }
-
