@@ -172,3 +172,9 @@ func refusedForState(err error) bool {
 	var answer *answerError
 	return errors.As(err, &state) || errors.As(err, &answer) && answer.code == codes.FailedPrecondition
 }
+
+// timedOut reports whether err is an attempt that ran into its deadline.
+func timedOut(err error) bool {
+	var answer *answerError
+	return errors.As(err, &answer) && answer.code == codes.DeadlineExceeded
+}

@@ -22,6 +22,7 @@ func (c *Client) do(ctx context.Context, method string, try func(context.Context
 	total, cancel := context.WithTimeout(ctx, c.cfg.MaxElapsed)
 	defer cancel()
 	delays := retry.WithFullJitter(retry.WithCappedDuration(c.cfg.MaxBackoff, retry.NewExponential(c.cfg.InitialBackoff)))
+	var last error
 	for {
 		err, again := c.attempt(total, method, try)
 		switch {
@@ -37,10 +38,16 @@ func (c *Client) do(ctx context.Context, method string, try func(context.Context
 		}
 		delay, _ := delays.Next()
 		if wait(total, delay) {
+			last = err
 			continue
 		}
 		if ctx.Err() != nil {
 			return interrupted(method, ctx.Err())
+		}
+		if last != nil && timedOut(err) {
+			// Our own bound cut the last attempt short. What the KMS said in
+			// the one before tells more.
+			err = last
 		}
 		return fmt.Errorf("KMS %s: gave up after %v: %w", method, c.cfg.MaxElapsed, err)
 	}
