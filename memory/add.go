@@ -1,0 +1,261 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/shred"
+)
+
+// Add stores up to memd.MaxBatch rows, all or none, and returns one outcome for
+// each in the same order. When it returns, the rows are durable and every
+// replica's next Search finds them.
+//
+// A row with an event id is upserted: adding it again is safe however often
+// and however late. A re-add neither reverts an Update nor brings back a
+// Delete. Rows without an event id are new each time.
+//
+// Errors: an *memd.InvalidError naming the row and field; memd.ErrFenced,
+// memd.ErrSessionForgotten, memd.ErrErasedBefore, memd.ErrSourceTimeRequired
+// for somebody who is or was erased; memd.ErrSourceGone; transient ones. In
+// all of them nothing was written.
+func (s *Service) Add(ctx context.Context, t Tenant, rows []Row) ([]Added, error) {
+	now := s.Clock.Now()
+	if err := validateRows(t, rows, now); err != nil {
+		return nil, err
+	}
+	contents, err := s.contents(ctx, t, rows)
+	if err != nil {
+		return nil, err
+	}
+	var out []Added
+	err = s.again(ctx, t, func(k *shred.Keys) ([]memd.Ref, error) {
+		p := plan(rows)
+		err := s.Pool.With(ctx, func(db pg.DB) error {
+			found, err := s.Directory.Admit(ctx, db, k, p.wants)
+			if err != nil {
+				return err
+			}
+			lineage, err := readSources(ctx, db, t.No, rows, now)
+			if err != nil {
+				return err
+			}
+			drafts := make([]draft, len(rows))
+			for i := range rows {
+				if drafts[i], err = s.draft(k, t, &rows[i], p.rows[i], found, lineage, contents[i], now); err != nil {
+					return inRow(i, err)
+				}
+			}
+			out, err = write(ctx, db, t.No, drafts, now)
+			return err
+		})
+		if errors.Is(err, memd.ErrMemoryDeleted) {
+			err = memd.ErrStale // deleted while this call was under way: the next try leaves it out
+		}
+		return p.refs(k), err
+	})
+	return out, err
+}
+
+// contents embeds what has no vector, in one call for the whole batch.
+func (s *Service) contents(ctx context.Context, t Tenant, rows []Row) ([]content, error) {
+	out := make([]content, len(rows))
+	var texts []string
+	var at []int
+	for i, r := range rows {
+		out[i] = content{text: r.Text, metadata: r.Metadata}
+		if r.Vector == nil {
+			texts, at = append(texts, r.Text), append(at, i)
+			continue
+		}
+		var err error
+		if out[i].unit, out[i].norm, err = normalise(r.Vector); err != nil {
+			return nil, inRow(i, err)
+		}
+	}
+	vectors, err := s.embed(ctx, t, texts)
+	if err != nil {
+		return nil, err
+	}
+	for j, v := range vectors {
+		unit, norm, err := normalise(v)
+		if err != nil {
+			continue // a text without any feature, say "…", is kept without a vector
+		}
+		out[at[j]].unit, out[at[j]].norm = unit, norm
+	}
+	return out, nil
+}
+
+// embed turns texts into vectors with the tenant's embedder.
+func (s *Service) embed(ctx context.Context, t Tenant, texts []string) ([][]float32, error) {
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	e, err := s.Embedder(t.Embedder, t.Dimension)
+	if err != nil {
+		return nil, err
+	}
+	vectors, err := e.Embed(ctx, texts)
+	if err != nil {
+		return nil, fmt.Errorf("embedding: %w", err)
+	}
+	return vectors, nil
+}
+
+// planned says which of the wants are a row's owner, its own contributor (or
+// -1) and its session sources.
+type planned struct {
+	owner, base int
+	sessions    []int
+}
+
+// planning collects the subjects and sessions that a batch needs, each once.
+type planning struct {
+	wants []provenance.Want
+	rows  []planned
+	index map[wantKey]int
+}
+
+type wantKey struct {
+	scope   memd.Scope
+	session string
+}
+
+func (p *planning) want(scope memd.Scope, session string, at time.Time) int {
+	key := wantKey{scope, session}
+	i, ok := p.index[key]
+	if !ok {
+		i = len(p.wants)
+		p.index[key] = i
+		p.wants = append(p.wants, provenance.Want{Scope: scope, Session: session, SourceTime: at})
+	}
+	if at.After(p.wants[i].SourceTime) {
+		p.wants[i].SourceTime = at
+	}
+	return i
+}
+
+func (p *planning) refs(k *shred.Keys) []memd.Ref {
+	out := make([]memd.Ref, len(p.wants))
+	for i, w := range p.wants {
+		out[i] = provenance.RefOf(k, w.Scope)
+	}
+	return out
+}
+
+func plan(rows []Row) *planning {
+	p := &planning{index: map[wantKey]int{}}
+	for _, r := range rows {
+		l := planned{owner: p.want(r.Scope, "", r.SourceTime), base: -1}
+		switch {
+		case r.Contributor != nil:
+			l.base = p.want(memd.Scope{App: r.Scope.App, UserID: r.Contributor.UserID}, r.Contributor.SessionID, r.SourceTime)
+		case r.SessionID != "":
+			l.base = p.want(r.Scope, r.SessionID, r.SourceTime)
+		case len(r.Sources) == 0:
+			l.base = l.owner
+		}
+		for _, src := range r.Sources {
+			if src.MemoryID == uuid.Nil {
+				l.sessions = append(l.sessions, p.want(memd.Scope{App: r.Scope.App, UserID: src.UserID}, src.SessionID, r.SourceTime))
+			}
+		}
+		p.rows = append(p.rows, l)
+	}
+	return p
+}
+
+// draft is a row ready to be written.
+type draft struct {
+	stored
+	sourceTime, expiresAt time.Time
+	sources               []lineage
+	event                 bool // has an event id, so that it may be there already
+}
+
+// draft resolves a row's provenance, names it and seals it.
+func (s *Service) draft(k *shred.Keys, t Tenant, r *Row, l planned, found []memd.Contribution, read sourceRows, c content, now time.Time) (draft, error) {
+	d := draft{sourceTime: r.SourceTime, expiresAt: r.ExpiresAt, event: r.EventID != ""}
+	d.owner, d.kind = found[l.owner].Subject, r.Kind
+	spoken := r.SourceTime
+	if spoken.IsZero() {
+		spoken = now
+	}
+	var err error
+	if d.month, err = memd.MonthOf(spoken); err != nil {
+		return d, err
+	}
+	var cs []memd.Contribution
+	if l.base >= 0 {
+		cs = append(cs, found[l.base])
+	}
+	drawn, err := read.draw(r.Sources, l.sessions, found)
+	if err != nil {
+		return d, err
+	}
+	d.sources = drawn.lineage
+	if drawn.month > 0 {
+		d.month = min(d.month, drawn.month)
+	}
+	cs = append(cs, drawn.contributions...)
+	if d.contributions, err = closure(withOwner(cs, d.owner, r.Scope.Shared())); err != nil {
+		return d, err
+	}
+	if d.id, err = d.name(k, r, l, found); err != nil {
+		return d, err
+	}
+	if c.unit != nil {
+		d.dimension, d.format = len(c.unit), t.Format
+	}
+	d.sealed, err = seal(k, d.owner, d.id, d.month, d.contributions, c, t.Format)
+	return d, err
+}
+
+// withOwner makes sure that a user's own row cannot outlive the user, not even
+// in a backup: a row in U's scope that was drawn from others only would have no
+// key of U's in it. It adds U's own scope as a contributor.
+func withOwner(cs []memd.Contribution, owner memd.Number, shared bool) []memd.Contribution {
+	if shared {
+		return cs
+	}
+	for _, c := range cs {
+		if c.Subject == owner {
+			return cs
+		}
+	}
+	return append(cs, memd.Contribution{Subject: owner, Session: memd.OwnScope})
+}
+
+// name gives the row its id: random, or from its event under the key of the
+// session that the event belongs to.
+func (d *draft) name(k *shred.Keys, r *Row, l planned, found []memd.Contribution) (uuid.UUID, error) {
+	if r.EventID == "" {
+		return uuid.NewRandom()
+	}
+	session := memd.Contribution{Subject: d.owner, Session: memd.OwnScope}
+	if l.base >= 0 {
+		session = found[l.base]
+	}
+	id, err := k.EventID(session.Subject, session.Session, eventKey(d.owner, r.EventID))
+	if err != nil {
+		return id, fmt.Errorf("naming an event: %w", err)
+	}
+	return id, nil
+}
+
+// inRow prefixes the field of an InvalidError with the row's position.
+func inRow(i int, err error) error {
+	var bad *memd.InvalidError
+	if errors.As(err, &bad) {
+		return &memd.InvalidError{Field: fmt.Sprintf("rows[%d].%s", i, bad.Field), Problem: bad.Problem}
+	}
+	return err
+}

@@ -1,0 +1,64 @@
+package memory
+
+import (
+	"context"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+)
+
+// refreshBatch is how many scopes one statement of Refresh brings up to date.
+const refreshBatch = 200
+
+// Refresh brings every resident scope of a tenant up to date: whoever was
+// forgotten leaves this process's memory, whether or not anybody searches the
+// scope again. It is called when the tenant's key tree has changed.
+func (s *Service) Refresh(ctx context.Context, tenant memd.TenantNo) error {
+	s.Directory.Drop(tenant)
+	scopes := s.residents.of(tenant)
+	if len(scopes) == 0 {
+		return nil
+	}
+	k, err := s.Keyring.Keys(ctx, tenant, 0)
+	if err != nil {
+		return err
+	}
+	var ask []asked
+	var fillers []*filler
+	flush := func() error {
+		sinks := make([]sink, len(fillers))
+		for i := range fillers {
+			sinks[i] = fillers[i]
+		}
+		err := s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, tenant, ask, sinks) })
+		for i, f := range fillers {
+			if err == nil {
+				f.apply()
+				s.residents.resized(residentKey{tenant, ask[i].ref}, f.r)
+			}
+		}
+		ask, fillers = nil, nil
+		return err
+	}
+	for key, r := range scopes {
+		r.mu.RLock()
+		loaded, dim := r.loaded, r.dim
+		a := asked{ref: key.ref, known: r.subject, since: r.snap.xmin}
+		room := s.MaxScopeRows - len(r.entries)
+		r.mu.RUnlock()
+		if !loaded {
+			continue
+		}
+		ask = append(ask, a)
+		fillers = append(fillers, &filler{r: r, k: k, dim: dim, room: room, known: a.known})
+		if len(ask) == refreshBatch {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(ask) == 0 {
+		return nil
+	}
+	return flush()
+}

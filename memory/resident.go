@@ -1,0 +1,354 @@
+package memory
+
+import (
+	"hash/maphash"
+	gosync "sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/shred"
+)
+
+// resident is one scope in memory: the vectors in clear, in one block, and for
+// each row what filters need. Texts and metadata stay sealed; the metadata's
+// entries are there as hashes that mean nothing outside this process.
+type resident struct {
+	// load is held by whoever fills an empty scope, so that the others wait for
+	// it instead of loading it too.
+	load gosync.Mutex
+
+	mu      gosync.RWMutex
+	dead    bool // evicted: a newer resident may exist
+	loaded  bool
+	tooBig  bool // has more rows than may be resident
+	subject memd.Number
+	snap    snapshot
+	dim     int
+	vectors []float32 // dim for each entry, zero for those without a vector
+	entries []entry
+	index   map[uuid.UUID]int
+	sets    map[string][]memd.Contribution // contribution lists, shared by the rows that have them
+	hidden  map[memd.Contribution]bool
+	sealed  int64 // bytes of sealed columns
+}
+
+// entry is one row of a resident scope.
+type entry struct {
+	id               uuid.UUID
+	version          int64
+	contributions    []memd.Contribution
+	text, metadata   []byte
+	hashes           []uint64 // of the metadata's entries
+	spoken           int64    // microseconds since 1970
+	sourced          bool     // spoken is the source time
+	created, updated int64
+	expires          int64 // 0: never
+	norm             float32
+	month            memd.Month
+	dimension        int16 // 0: no vector
+	kind             Kind
+	format           VectorFormat
+}
+
+// entryBytes is what an entry takes besides its vector and sealed columns.
+const entryBytes = 256
+
+func newResident() *resident {
+	return &resident{index: map[uuid.UUID]int{}, sets: map[string][]memd.Contribution{}, hidden: map[memd.Contribution]bool{}}
+}
+
+// bytes is what the scope takes. Callers hold mu.
+func (r *resident) bytes() int64 {
+	return int64(cap(r.vectors))*4 + int64(len(r.entries))*entryBytes + r.sealed
+}
+
+// reset empties the scope and zeroes its vectors. Callers hold mu for writing.
+func (r *resident) reset() {
+	clear(r.vectors[:cap(r.vectors)])
+	r.loaded, r.tooBig, r.subject, r.snap = false, false, 0, snapshot{}
+	r.vectors, r.entries, r.sealed = nil, nil, 0
+	clear(r.index)
+	clear(r.sets)
+	clear(r.hidden)
+}
+
+// outgrow empties a scope that has more rows than may be resident; shrink lets
+// it become resident again.
+func (r *resident) outgrow() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reset()
+	r.tooBig = true
+}
+
+func (r *resident) shrink() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tooBig = false
+}
+
+// filler is the sink that brings a resident up to date. It collects first and
+// changes the resident at the end, in one step: a sync that fails half-way
+// leaves it as it was.
+type filler struct {
+	r     *resident
+	k     *shred.Keys
+	dim   int
+	room  int // rows that may still come
+	known memd.Number
+
+	h       header
+	hides   []memd.Contribution
+	deleted []uuid.UUID
+	rows    []entry
+	vectors []float32
+}
+
+func (f *filler) begin(h header) (bool, error) {
+	f.h = h
+	return !h.fenced() && h.subject != 0, nil
+}
+
+func (f *filler) hide(c memd.Contribution) error {
+	f.hides = append(f.hides, c)
+	return nil
+}
+
+func (f *filler) gone(id uuid.UUID) error {
+	f.deleted = append(f.deleted, id)
+	return nil
+}
+
+func (f *filler) row(m *fetched) error {
+	for _, h := range f.hides {
+		if hidesRow(h, m.contributions, m.owner) {
+			return nil
+		}
+	}
+	if f.h.subject == f.known && f.has(m.id, m.version) {
+		return nil
+	}
+	if f.room--; f.room < 0 {
+		return errScopeTooBig
+	}
+	e := entryOf(m)
+	e.dimension = 0
+	s, err := f.k.Row(m.month, m.contributions)
+	if err != nil {
+		return err
+	}
+	if m.metadata != nil {
+		md, err := m.openMetadata(f.k, s)
+		if err != nil {
+			return err
+		}
+		e.hashes = hashes(md)
+	}
+	at := len(f.vectors)
+	if m.dimension == f.dim {
+		if f.vectors, e.norm, err = m.openVector(f.k, s, f.vectors); err != nil {
+			return err
+		}
+		e.dimension = int16(m.dimension)
+	} else {
+		// No vector, or one of another embedder: kept, never compared.
+		f.vectors = append(f.vectors, make([]float32, f.dim)...)
+	}
+	if len(f.vectors) != at+f.dim {
+		return memd.ErrCorrupt
+	}
+	f.rows = append(f.rows, e)
+	return nil
+}
+
+// has reports whether the resident has that version already, so that it need
+// not be opened again.
+func (f *filler) has(id uuid.UUID, version int64) bool {
+	f.r.mu.RLock()
+	defer f.r.mu.RUnlock()
+	i, ok := f.r.index[id]
+	return ok && f.r.loaded && f.r.subject == f.known && f.r.entries[i].version >= version
+}
+
+// apply changes the resident to what was collected and wipes the filler. A
+// sync that is older than what was applied meanwhile is dropped: what is there
+// is newer. It reports false when the resident was evicted or changed hands
+// meanwhile, and the caller starts over.
+func (f *filler) apply() bool {
+	defer clear(f.vectors[:cap(f.vectors)])
+	r := f.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.dead:
+		return false
+	case r.loaded && r.dim != f.dim:
+		r.reset()
+		return false
+	case f.h.fenced() || f.h.subject == 0:
+		r.reset()
+		return true
+	case r.loaded && f.h.snap.before(r.snap):
+		return true
+	case f.h.subject != f.known || !r.loaded:
+		if r.loaded && r.subject == f.h.subject {
+			break // somebody else loaded it; this is an update like any other
+		}
+		r.reset()
+	case r.subject != f.known:
+		return false
+	}
+	r.loaded, r.subject, r.snap, r.dim = true, f.h.subject, f.h.snap, f.dim
+	if len(f.hides) > 0 {
+		for _, h := range f.hides {
+			r.hidden[h] = true
+		}
+		r.removeHidden()
+	}
+	for _, id := range f.deleted {
+		r.remove(id)
+	}
+	if r.vectors == nil {
+		r.vectors = make([]float32, 0, len(f.vectors))
+	}
+	for i := range f.rows {
+		r.put(f.rows[i], f.vectors[i*f.dim:(i+1)*f.dim])
+	}
+	return true
+}
+
+// put adds or replaces a row. Callers hold mu for writing.
+func (r *resident) put(e entry, vector []float32) {
+	e.contributions = r.intern(e.contributions)
+	for _, c := range e.contributions {
+		if r.hidden[c] || r.hidden[memd.Contribution{Subject: c.Subject}] {
+			return
+		}
+	}
+	if i, ok := r.index[e.id]; ok {
+		if r.entries[i].version >= e.version {
+			return
+		}
+		r.sealed += e.sealedBytes() - r.entries[i].sealedBytes()
+		r.entries[i] = e
+		copy(r.vectors[i*r.dim:], vector)
+		return
+	}
+	r.index[e.id] = len(r.entries)
+	r.entries = append(r.entries, e)
+	r.grow()
+	r.vectors = append(r.vectors, vector...)
+	r.sealed += e.sealedBytes()
+}
+
+// grow makes room for a vector, an eighth more at a time: append would let a
+// quarter of the memory stand empty, and leave the old block unzeroed.
+func (r *resident) grow() {
+	if need := len(r.vectors) + r.dim; need > cap(r.vectors) {
+		bigger := make([]float32, len(r.vectors), need+need/8)
+		copy(bigger, r.vectors)
+		clear(r.vectors)
+		r.vectors = bigger
+	}
+}
+
+// remove takes a row out, if it is there. Callers hold mu for writing.
+func (r *resident) remove(id uuid.UUID) {
+	i, ok := r.index[id]
+	if !ok {
+		return
+	}
+	last := len(r.entries) - 1
+	r.sealed -= r.entries[i].sealedBytes()
+	if i != last {
+		r.entries[i] = r.entries[last]
+		copy(r.vectors[i*r.dim:(i+1)*r.dim], r.vectors[last*r.dim:])
+		r.index[r.entries[i].id] = i
+	}
+	clear(r.vectors[last*r.dim:])
+	r.entries[last] = entry{}
+	r.entries, r.vectors = r.entries[:last], r.vectors[:last*r.dim]
+	delete(r.index, id)
+}
+
+// removeHidden takes out what hidden contributors had a part in.
+func (r *resident) removeHidden() {
+	var ids []uuid.UUID
+	for i := range r.entries {
+		for h := range r.hidden {
+			if hidesRow(h, r.entries[i].contributions, r.subject) {
+				ids = append(ids, r.entries[i].id)
+				break
+			}
+		}
+	}
+	for _, id := range ids {
+		r.remove(id)
+	}
+}
+
+// removeExpired takes out rows whose time is up.
+func (r *resident) removeExpired(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ids []uuid.UUID
+	for i := range r.entries {
+		if r.entries[i].expired(now.UnixMicro()) {
+			ids = append(ids, r.entries[i].id)
+		}
+	}
+	for _, id := range ids {
+		r.remove(id)
+	}
+}
+
+// hidesRow reports whether a hide covers a row: it names one of the row's
+// contributions, all sessions of one of its contributors, or the whole scope.
+func hidesRow(h memd.Contribution, cs []memd.Contribution, owner memd.Number) bool {
+	if h.Subject == owner && h.Session == 0 {
+		return true
+	}
+	for _, c := range cs {
+		if c.Subject == h.Subject && (h.Session == 0 || h.Session == c.Session) {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *entry) expired(now int64) bool { return e.expires != 0 && e.expires <= now }
+
+func (e *entry) sealedBytes() int64 {
+	return int64(len(e.text) + len(e.metadata) + 8*len(e.hashes))
+}
+
+// intern returns the scope's one copy of a list of contributions. Nearly all
+// rows of a conversation have the same.
+func (r *resident) intern(cs []memd.Contribution) []memd.Contribution {
+	key := make([]byte, 0, 16*len(cs))
+	for _, c := range cs {
+		key = append(key, eventKey(c.Subject, eventKey(c.Session, ""))...)
+	}
+	if have, ok := r.sets[string(key)]; ok {
+		return have
+	}
+	r.sets[string(key)] = cs
+	return cs
+}
+
+var hashSeed = maphash.MakeSeed()
+
+// hashes returns one hash for each metadata entry.
+func hashes(m map[string]string) []uint64 {
+	out := make([]uint64, 0, len(m))
+	for k, v := range m {
+		out = append(out, hashEntry(k, v))
+	}
+	return out
+}
+
+func hashEntry(k, v string) uint64 {
+	return maphash.Comparable(hashSeed, [2]string{k, v})
+}

@@ -1,0 +1,192 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/viterin/vek/vek32"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/shred"
+)
+
+// selection is a Filter with its ids resolved to numbers.
+type selection struct {
+	kinds    uint8 // bit per Kind; 0: all
+	sessions []memd.Contribution
+	from, to int64 // microseconds; 0: open
+	hashes   []uint64
+	metadata map[string]string
+}
+
+// selection resolves a filter. empty says that nothing can match: it asks for
+// sessions, and none of them was ever seen.
+func (s *Service) selection(ctx context.Context, k *shred.Keys, scope memd.Scope, f Filter) (sel selection, empty bool, err error) {
+	for _, kind := range f.Kinds {
+		sel.kinds |= 1 << kind
+	}
+	if !f.From.IsZero() {
+		sel.from = f.From.UnixMicro()
+	}
+	if !f.To.IsZero() {
+		sel.to = f.To.UnixMicro()
+	}
+	sel.metadata, sel.hashes = f.Metadata, hashes(f.Metadata)
+	if len(f.SessionIDs) == 0 {
+		return sel, false, nil
+	}
+	for _, id := range f.SessionIDs {
+		err := s.Pool.With(ctx, func(db pg.DB) error {
+			found, err := s.Directory.Find(ctx, db, k, []provenance.Want{{Scope: scope, Session: id}})
+			if err == nil && found[0].Session.Valid() {
+				sel.sessions = append(sel.sessions, found[0])
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, memd.ErrSessionForgotten) {
+			return sel, false, err
+		}
+	}
+	return sel, len(sel.sessions) == 0, nil
+}
+
+// matches reports whether a row passes.
+func (sel *selection) matches(e *entry) bool {
+	switch {
+	case sel.kinds != 0 && sel.kinds&(1<<e.kind) == 0:
+		return false
+	case sel.from != 0 && e.spoken < sel.from, sel.to != 0 && e.spoken >= sel.to:
+		return false
+	}
+	if sel.sessions != nil && !slices.ContainsFunc(e.contributions, func(c memd.Contribution) bool {
+		return slices.Contains(sel.sessions, c)
+	}) {
+		return false
+	}
+	for _, h := range sel.hashes {
+		if !slices.Contains(e.hashes, h) {
+			return false
+		}
+	}
+	return true
+}
+
+// scan scores every row of a resident scope. It reports false when the
+// resident was evicted meanwhile.
+func (v *view) scan(query []float32, sel selection, now time.Time, top *topK, scope int) bool {
+	r := v.r
+	at := now.UnixMicro()
+	expired := false
+	r.mu.RLock()
+	if r.dead {
+		r.mu.RUnlock()
+		return false
+	}
+	for i := range r.entries {
+		e := &r.entries[i]
+		if e.dimension == 0 || int(e.dimension) != len(query) {
+			continue
+		}
+		if e.expired(at) {
+			expired = true
+			continue
+		}
+		if !sel.matches(e) {
+			continue
+		}
+		unit := r.vectors[i*r.dim : (i+1)*r.dim]
+		if score := vek32.Dot(query, unit); top.wants(score) {
+			top.offer(candidate{scope: scope, owner: r.subject, score: score, entry: *e, vector: top.keep(unit)})
+		}
+	}
+	r.mu.RUnlock()
+	if expired {
+		r.removeExpired(now)
+	}
+	return true
+}
+
+// scanner is the sink that scores the rows of a scope that is too big to be
+// resident, one after the other, and keeps none but the best.
+type scanner struct {
+	v     *view
+	k     *shred.Keys
+	query []float32
+	sel   selection
+	top   *topK
+	scope int
+	now   time.Time
+
+	hides  []memd.Contribution
+	buffer []float32
+	seen   int
+}
+
+func (c *scanner) begin(h header) (bool, error) {
+	c.v.scanned, c.v.fenced = true, h.fenced()
+	if h.epoch > c.k.Epoch() {
+		return false, memd.ErrStale
+	}
+	return !h.fenced() && h.subject != 0, nil
+}
+
+func (c *scanner) hide(h memd.Contribution) error {
+	c.hides = append(c.hides, h)
+	return nil
+}
+
+func (c *scanner) gone(uuid.UUID) error { return nil }
+
+func (c *scanner) row(m *fetched) error {
+	c.seen++
+	for _, h := range c.hides {
+		if hidesRow(h, m.contributions, m.owner) {
+			return nil
+		}
+	}
+	if m.dimension != len(c.query) || m.expiresAt != nil && !m.expiresAt.After(c.now) {
+		return nil
+	}
+	e := entryOf(m)
+	s, err := c.k.Row(m.month, m.contributions)
+	if err != nil {
+		return err
+	}
+	if len(c.sel.hashes) > 0 && m.metadata != nil {
+		md, err := m.openMetadata(c.k, s)
+		if err != nil {
+			return err
+		}
+		e.hashes = hashes(md)
+	}
+	if !c.sel.matches(&e) {
+		return nil
+	}
+	if c.buffer, e.norm, err = m.openVector(c.k, s, c.buffer[:0]); err != nil {
+		return err
+	}
+	if score := vek32.Dot(c.query, c.buffer); c.top.wants(score) {
+		c.top.offer(candidate{scope: c.scope, owner: m.owner, score: score, entry: e, vector: c.top.keep(c.buffer)})
+	}
+	return nil
+}
+
+// entryOf is the entry of a row as it was read, without its metadata's hashes
+// and its norm.
+func entryOf(m *fetched) entry {
+	e := entry{
+		id: m.id, version: m.version, kind: m.kind, month: m.month, format: m.format, dimension: int16(m.dimension),
+		contributions: m.contributions, text: m.text, metadata: m.metadata,
+		spoken: m.spoken().UnixMicro(), sourced: m.sourceTime != nil,
+		created: m.createdAt.UnixMicro(), updated: m.updatedAt.UnixMicro(),
+	}
+	if m.expiresAt != nil {
+		e.expires = m.expiresAt.UnixMicro()
+	}
+	return e
+}

@@ -1,0 +1,133 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/embed"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/shred"
+)
+
+// Tenant is what a call needs to know of the tenant it is for.
+type Tenant struct {
+	No memd.TenantNo
+	// Epoch is the newest key epoch that the caller has seen; older keys are
+	// not used.
+	Epoch int64
+	// Dimension of every vector.
+	Dimension int
+	// Embedder turns text into vectors: a name that Config.Embedder knows, or
+	// "none" when the tenant brings its own vectors.
+	Embedder string
+	// Format is how vectors are stored.
+	Format VectorFormat
+}
+
+// Defaults of a Config.
+const (
+	// DefaultMaxResidentBytes bounds what all resident scopes take together.
+	DefaultMaxResidentBytes = 512 << 20
+	// DefaultMaxScopeRows bounds one resident scope; larger ones are scanned
+	// from the database.
+	DefaultMaxScopeRows = 50_000
+)
+
+// Config says what a Service works with.
+type Config struct {
+	// Pool, Keyring and Directory are required.
+	Pool      *pg.Pool
+	Keyring   *shred.Keyring
+	Directory *provenance.Directory
+	// Embedder returns the embedder of a policy's name and dimension. Required.
+	Embedder func(name string, dimension int) (embed.Embedder, error)
+	Clock    memd.Clock
+	Logger   *slog.Logger
+	// MaxResidentBytes and MaxScopeRows bound the memory of resident scopes;
+	// zero means the defaults.
+	MaxResidentBytes int64
+	MaxScopeRows     int
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Pool == nil:
+		return errors.New("memory: Config.Pool is required")
+	case c.Keyring == nil:
+		return errors.New("memory: Config.Keyring is required")
+	case c.Directory == nil:
+		return errors.New("memory: Config.Directory is required")
+	case c.Embedder == nil:
+		return errors.New("memory: Config.Embedder is required")
+	}
+	if c.Clock == nil {
+		c.Clock = memd.SystemClock{}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MaxResidentBytes == 0 {
+		c.MaxResidentBytes = DefaultMaxResidentBytes
+	}
+	if c.MaxScopeRows == 0 {
+		c.MaxScopeRows = DefaultMaxScopeRows
+	}
+	return nil
+}
+
+// Service is the memory store of one process. Safe for concurrent use.
+type Service struct {
+	Config
+	residents *residents
+}
+
+// New returns a Service.
+func New(c Config) (*Service, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return &Service{Config: c, residents: newResidents(c.MaxResidentBytes)}, nil
+}
+
+// attempts bounds how often a call starts over because a number or a key that
+// this process had cached turned out to be out of date.
+const attempts = 3
+
+// again runs fn with the tenant's keys and repeats it when it found that its
+// numbers or keys were stale. Refs are the subjects whose cached numbers are
+// forgotten in between.
+func (s *Service) again(ctx context.Context, t Tenant, fn func(k *shred.Keys) ([]memd.Ref, error)) error {
+	var err error
+	for range attempts {
+		var k *shred.Keys
+		k, err = s.Keyring.Keys(ctx, t.No, t.Epoch)
+		if err != nil {
+			return err
+		}
+		var refs []memd.Ref
+		refs, err = fn(k)
+		for _, r := range refs {
+			if err != nil {
+				s.Directory.Evict(t.No, r)
+			}
+		}
+		if !errors.Is(err, memd.ErrStale) {
+			return err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+func optional(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

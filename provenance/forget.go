@@ -1,0 +1,117 @@
+package provenance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+)
+
+// Session states, as stored.
+const (
+	stateLive      = 1
+	stateForgotten = 2
+)
+
+const sqlSubjectsOf = `
+SELECT subject_no FROM memd.subjects
+WHERE tenant_no = @tenant AND user_ref = @ref AND (@retired OR retired_at IS NULL)
+ORDER BY subject_no`
+
+const sqlSessionOf = `
+SELECT subject_no, session_no FROM memd.sessions
+WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) AND session_ref = @ref
+ORDER BY subject_no`
+
+const sqlSessionRefs = `
+SELECT session_ref FROM memd.sessions
+WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) ORDER BY session_ref`
+
+const sqlForgetSessions = `
+UPDATE memd.sessions SET state = 2, sealed_id = ''
+WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) AND (@session::bigint = 0 OR session_no = @session)
+  AND (state <> 2 OR sealed_id <> '')`
+
+const sqlRetire = `
+UPDATE memd.subjects SET retired_at = @now
+WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) AND retired_at IS NULL`
+
+// LiveSubjects returns the numbers under which a user is known now: none or
+// one. AllSubjects also returns the numbers of earlier lives.
+func LiveSubjects(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref) ([]memd.Number, error) {
+	return subjectsOf(ctx, db, tenant, ref, false)
+}
+
+// AllSubjects returns every number that a user ever had, oldest first.
+func AllSubjects(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref) ([]memd.Number, error) {
+	return subjectsOf(ctx, db, tenant, ref, true)
+}
+
+func subjectsOf(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref, retired bool) ([]memd.Number, error) {
+	rows, err := db.Query(ctx, sqlSubjectsOf, pgx.StrictNamedArgs{"tenant": tenant, "ref": ref[:], "retired": retired})
+	if err != nil {
+		return nil, fmt.Errorf("finding a user's numbers: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[memd.Number])
+	if err != nil {
+		return nil, fmt.Errorf("finding a user's numbers: %w", err)
+	}
+	return out, nil
+}
+
+// SessionOf returns the contributions that a session id stands for, one for
+// each life of its user in which the session was seen.
+func SessionOf(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, ref memd.Ref) ([]memd.Contribution, error) {
+	rows, err := db.Query(ctx, sqlSessionOf, pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects, "ref": ref[:]})
+	if err != nil {
+		return nil, fmt.Errorf("finding a session: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[memd.Contribution])
+	if err != nil {
+		return nil, fmt.Errorf("finding a session: %w", err)
+	}
+	return out, nil
+}
+
+// SessionRefs returns the keyed digests of every session of the subjects, which
+// are what tombstones are written for.
+func SessionRefs(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number) ([]memd.Ref, error) {
+	rows, err := db.Query(ctx, sqlSessionRefs, pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects})
+	if err != nil {
+		return nil, fmt.Errorf("listing sessions: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (memd.Ref, error) {
+		var b []byte
+		err := row.Scan(&b)
+		return memd.Ref(b), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing sessions: %w", err)
+	}
+	return out, nil
+}
+
+// ForgetSessions turns sessions into stubs, ref, number and state, and returns
+// how many were still live. session 0 means all of the subjects'. Repeating it
+// changes nothing.
+func ForgetSessions(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, session memd.Number) (int64, error) {
+	tag, err := db.Exec(ctx, sqlForgetSessions, pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects, "session": session})
+	if err != nil {
+		return 0, fmt.Errorf("forgetting sessions: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// Retire ends the life of subject numbers: a user who returns gets a new one.
+// Repeating it changes nothing.
+func Retire(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, now time.Time) error {
+	_, err := db.Exec(ctx, sqlRetire, pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects, "now": now})
+	if err != nil {
+		return fmt.Errorf("retiring subjects: %w", err)
+	}
+	return nil
+}
