@@ -275,11 +275,12 @@ func (x *SharedScope) GetApp() string {
 // it.
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller's own id of the user, at most 512 bytes. In a user's scope it
-	// may be left out: it is then the scope's user.
+	// The caller's own id of the user, at most 512 bytes. As a source in a user's
+	// scope it may be left out: it is then the scope's user.
 	UserId string `protobuf:"bytes,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	// The caller's own id of the conversation, at most 512 bytes. Left out, it
-	// means the user, outside any conversation.
+	// The caller's own id of the conversation, at most 512 bytes. As a
+	// contributor it may be left out: the words are then the user's, outside any
+	// conversation.
 	SessionId     string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -573,8 +574,8 @@ type Memory struct {
 	Vector []float32 `protobuf:"fixed32,5,rep,packed,name=vector,proto3" json:"vector,omitempty"`
 	// At most 64 entries and 16 KiB.
 	Metadata map[string]string `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// When the words were spoken. Of a derived row: what its writer said, else
-	// when it was written.
+	// When the words were spoken, if their writer said so. Filters take created_at
+	// where it is missing.
 	SourceTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=source_time,json=sourceTime,proto3" json:"source_time,omitempty"`
 	CreatedAt  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
@@ -582,7 +583,7 @@ type Memory struct {
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// From 1, raised by each change. Update wants it back.
 	Version int64 `protobuf:"varint,11,opt,name=version,proto3" json:"version,omitempty"`
-	// Conversations of the scope's user whose words are in the row, at most 64 of
+	// Conversations of the scope's user whose words are in the row, at most 32 of
 	// them. Empty in a shared scope.
 	SessionIds []string `protobuf:"bytes,12,rep,name=session_ids,json=sessionIds,proto3" json:"session_ids,omitempty"`
 	// How many (user, conversation) pairs contributed to the row, all told.
@@ -730,10 +731,11 @@ const file_memd_v1_common_proto_rawDesc = "" +
 	"\aSession\x12!\n" +
 	"\auser_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06userId\x12'\n" +
 	"\n" +
-	"session_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tsessionId\"\x93\x01\n" +
+	"session_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tsessionId\"\xda\x01\n" +
 	"\x06Source\x12'\n" +
-	"\tmemory_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01H\x00R\bmemoryId\x12,\n" +
-	"\asession\x18\x02 \x01(\v2\x10.memd.v1.SessionH\x00R\asession\x12!\n" +
+	"\tmemory_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01H\x00R\bmemoryId\x12s\n" +
+	"\asession\x18\x02 \x01(\v2\x10.memd.v1.SessionBE\xbaHB\xba\x01?\n" +
+	"\x0esource.session\x12\x16session_id is required\x1a\x15this.session_id != ''H\x00R\asession\x12!\n" +
 	"\aversion\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversionB\x0f\n" +
 	"\x06source\x12\x05\xbaH\x02\b\x01\"\xd1\x01\n" +
 	"\tTimeRange\x12.\n" +

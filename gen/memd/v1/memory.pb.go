@@ -35,8 +35,8 @@ const (
 	AddStatus_ADD_STATUS_UPDATED AddStatus = 2
 	// Its event was there with the same content. Nothing was written.
 	AddStatus_ADD_STATUS_UNCHANGED AddStatus = 3
-	// Its event was there and an Update has changed it since. Adding again does
-	// not revert an Update. Nothing was written.
+	// Its event was there and an Update has changed it since, or it is a derived
+	// row. Adding again reverts neither. Nothing was written.
 	AddStatus_ADD_STATUS_KEPT AddStatus = 4
 	// Its event was there and was deleted. Adding again does not bring it back.
 	// Nothing was written.
@@ -105,7 +105,8 @@ type Row struct {
 	// erasure of a user will ever touch the row.
 	Impersonal bool `protobuf:"varint,4,opt,name=impersonal,proto3" json:"impersonal,omitempty"`
 	Kind       Kind `protobuf:"varint,5,opt,name=kind,proto3,enum=memd.v1.Kind" json:"kind,omitempty"`
-	// At most 256 KiB. Without a vector it is embedded by the tenant's embedder.
+	// At most 256 KiB. Without a vector it is embedded by the tenant's embedder; a
+	// tenant whose embedder is "none" has to send one.
 	Text string `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
 	// As many finite components as the tenant's policy says, not all zero. Its
 	// length (norm) does not matter to Search.
@@ -116,13 +117,14 @@ type Row struct {
 	// the scope), at most 512 bytes. Adding the same event again updates the row
 	// instead of storing another.
 	EventId string `protobuf:"bytes,9,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
-	// When the words were spoken; now, if left out. At most 5 minutes in the
-	// future. Required for a user who was ever erased.
+	// When the words were spoken, from 1970 on and at most 5 minutes in the future.
+	// Left out, the time of adding counts. Required for a user who was ever erased.
 	SourceTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=source_time,json=sourceTime,proto3" json:"source_time,omitempty"`
 	// From when on the row is not returned. Must be in the future.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// What a fact or summary was drawn from, at most 256. The row then falls with
-	// the first of its sources' contributors to be forgotten, however indirect.
+	// What a fact or summary was drawn from, at most 256; it needs them or a
+	// session_id or contributor. The row falls with the first of its contributors
+	// or its sources' to be forgotten, however indirect.
 	Sources       []*Source `protobuf:"bytes,12,rep,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
