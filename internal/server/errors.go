@@ -153,22 +153,14 @@ func ofTransport(err *connect.Error) outcome {
 	return outcomeInternal
 }
 
-var (
-	decodePlace   = regexp.MustCompile(`\(line (\d{1,9}:\d{1,9})\)`)
-	decodeUnknown = regexp.MustCompile(`unknown field "([A-Za-z_][A-Za-z0-9_]{0,63})"`)
-)
+var decodePlace = regexp.MustCompile(`\(line (\d{1,9}:\d{1,9})\)`)
 
-// decodeHint returns the two things that help whoever wrote JSON by hand: where
-// it went wrong, and the name of a field that does not exist.
+// decodeHint returns where it went wrong, for whoever wrote JSON by hand.
 func decodeHint(message string) string {
-	var hint string
-	if m := decodeUnknown.FindStringSubmatch(message); m != nil {
-		hint += `: unknown field "` + m[1] + `"`
-	}
 	if m := decodePlace.FindStringSubmatch(message); m != nil {
-		hint += " at line " + m[1]
+		return " at line " + m[1]
 	}
-	return hint
+	return ""
 }
 
 // answer makes the error that is sent.

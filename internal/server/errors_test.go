@@ -134,10 +134,6 @@ func TestConnectError_Cases(t *testing.T) {
 			t.Context(), connect.NewError(connect.CodeInvalidArgument, `unmarshal message: proto: (line 1:20): invalid value for string field text: my secret`),
 			want{connect.CodeInvalidArgument, memdv1.Reason_REASON_MALFORMED, "the request could not be decoded at line 1:20"},
 		},
-		"names a field that does not exist": {
-			t.Context(), connect.NewError(connect.CodeInvalidArgument, `unmarshal message: proto: (line 2:3): unknown field "topK"`),
-			want{connect.CodeInvalidArgument, memdv1.Reason_REASON_MALFORMED, `the request could not be decoded: unknown field "topK" at line 2:3`},
-		},
 		"does not pass on what connect calls unknown": {
 			t.Context(), connect.NewError(connect.CodeUnknown, "write tcp 10.0.0.1: broken pipe"),
 			want{connect.CodeInternal, memdv1.Reason_REASON_INTERNAL, "internal error"},

@@ -20,6 +20,7 @@ import (
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory"
 )
 
 const (
@@ -42,9 +43,10 @@ const (
 
 // Config is what a Server works with.
 type Config struct {
-	// Pool, Auth and Logger are required.
+	// Pool, Auth, Memory and Logger are required.
 	Pool   *pg.Pool
 	Auth   *auth.Authenticator
+	Memory *memory.Service
 	Logger *slog.Logger
 	// Clock is the system's if nil.
 	Clock memd.Clock
@@ -70,6 +72,8 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Pool is required")
 	case c.Auth == nil:
 		return errors.New("server: Config.Auth is required")
+	case c.Memory == nil:
+		return errors.New("server: Config.Memory is required")
 	case c.Logger == nil:
 		return errors.New("server: Config.Logger is required")
 	case c.ShutdownTimeout < 0:
@@ -113,6 +117,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{config: c, health: &health{ready: c.Ready}, mux: http.NewServeMux()}
 	rpc := connect.NewServer(interceptors...)
+	memdv1connect.RegisterMemoryServiceHandler(rpc, &memoryHandler{memory: c.Memory})
 	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})
 	connecthttp.Mount(s.mux, rpc,
 		connecthttp.WithReadMaxBytes(memd.MaxBatchBytes),

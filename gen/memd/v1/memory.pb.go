@@ -876,7 +876,8 @@ type UpdateRequest struct {
 	Vector []float32 `protobuf:"fixed32,6,rep,packed,name=vector,proto3" json:"vector,omitempty"`
 	// Replaces all entries. As in Row.
 	Metadata map[string]string `protobuf:"bytes,7,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// As in Row. The row's month, for retention, never moves later.
+	// When the new words were spoken, as in Row. The row's month, for retention,
+	// never moves later.
 	SourceTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=source_time,json=sourceTime,proto3" json:"source_time,omitempty"`
 	// As in Row.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`

@@ -115,7 +115,7 @@ type MemoryServiceClient interface {
 	// not shredded in backups before its contributors are forgotten.
 	//
 	// Safe to repeat: a row that is gone, was never there, or is another owner's
-	// is NOT_FOUND, and these cannot be told apart.
+	// or tenant's is no error, and these cannot be told apart.
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
 }
 
@@ -153,7 +153,7 @@ type MemoryServiceHandler interface {
 	// not shredded in backups before its contributors are forgotten.
 	//
 	// Safe to repeat: a row that is gone, was never there, or is another owner's
-	// is NOT_FOUND, and these cannot be told apart.
+	// or tenant's is no error, and these cannot be told apart.
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
 }
 
