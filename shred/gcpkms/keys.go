@@ -224,7 +224,9 @@ func (c *Client) Destroy(ctx context.Context, version string) (shred.Version, er
 	case v.State.Doomed():
 		return v, nil
 	default:
-		return shred.Version{}, err
+		// Not doomed, so not shredded, whatever the refusal said. A policy that
+		// wants versions disabled before they are destroyed ends here.
+		return shred.Version{}, fmt.Errorf("KMS DestroyCryptoKeyVersion: %w: refused for a version that is %v", memd.ErrKeyUnavailable, v.State)
 	}
 }
 

@@ -144,3 +144,18 @@ func TestClient_DisabledVersion(t *testing.T) {
 		t.Errorf("Destroy of a disabled version = %+v, %v", v, err)
 	}
 }
+
+// Keys destroyed, so it says, and they were not: a refusal to destroy is success
+// only when the version itself says that it is doomed.
+func TestClient_RefusedDestruction(t *testing.T) {
+	b := setup(t)
+	remove := b.Server.Inject(kmsemu.Fault{Method: "DestroyCryptoKeyVersion", Code: codes.FailedPrecondition})
+	defer remove()
+	v, err := b.kms.Destroy(t.Context(), b.version)
+	if !errors.Is(err, memd.ErrKeyUnavailable) || errors.Is(err, memd.ErrShredded) || v != (shred.Version{}) {
+		t.Errorf("Destroy that was refused = %+v, %v, want ErrKeyUnavailable", v, err)
+	}
+	if err := b.decrypt(t, b.kms); err != nil {
+		t.Errorf("Decrypt after a destruction that was refused: %v", err)
+	}
+}
