@@ -1,0 +1,127 @@
+// Command memd is the memory service and its command line: it runs the service
+// (dev, serve, worker, migrate) and speaks to one that runs (import, add,
+// search, forget and so on).
+//
+// Every flag --some-flag can be set by the environment variable MEMD_SOME_FLAG;
+// the flag wins. The exit status is 0 when all went well, 1 when something
+// failed, and 2 when the command line was wrong.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// cli is the command line: a field is a command, and a command is a struct with
+// a method Run, which may take the context and the console.
+type cli struct {
+	Import importCmd `cmd:"" group:"memories" help:"Store conversations from a file of JSON lines."`
+	Add    addCmd    `cmd:"" group:"memories" help:"Store one memory."`
+	Search searchCmd `cmd:"" group:"memories" help:"Find the memories of a user that are nearest to a text."`
+	List   listCmd   `cmd:"" group:"memories" help:"List the memories of a user."`
+	Get    getCmd    `cmd:"" group:"memories" help:"Show one memory."`
+	Delete deleteCmd `cmd:"" group:"memories" help:"Delete one memory."`
+
+	Forget forgetCmd `cmd:"" group:"erasure" help:"Erase a user, or one of their conversations, from everything, backups included."`
+
+	Tenant tenantCmd `cmd:"" group:"admin" help:"Create and show tenants, and set their policies."`
+	APIKey apikeyCmd `cmd:"" name:"apikey" group:"admin" help:"Create, list and revoke API keys."`
+
+	Version versionFlag `help:"Print the version and leave."`
+}
+
+// commandGroups titles the groups of cli, in the order of the help.
+var commandGroups = []kong.Group{
+	{Key: "service", Title: "Running the service:"},
+	{Key: "memories", Title: "Memories:"},
+	{Key: "erasure", Title: "Forgetting:"},
+	{Key: "admin", Title: "Administration:"},
+	{Key: "server", Title: "Server to speak to:"},
+	{Key: "filter", Title: "Only memories that:"},
+}
+
+const description = "memd is a memory service for AI agents that can forget, and prove it."
+
+// Exit statuses.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal asks for an orderly end; with the handler gone, a second
+	// one kills.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the whole program, without its globals. It returns the exit status.
+func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	con := &console{Getenv: getenv, Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	left := false // by --help or --version, which kong would answer with os.Exit
+	parser, err := kong.New(new(cli),
+		kong.Name("memd"),
+		kong.Description(description),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(int) { left = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
+		kong.ExplicitGroups(commandGroups),
+		kong.Resolvers(environment(getenv)),
+		kong.ValueFormatter(helpWithVariable),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(con),
+	)
+	if err != nil {
+		panic(fmt.Sprintf("the command line does not fit together: %v", err))
+	}
+	command, err := parser.Parse(args)
+	switch {
+	case left:
+		return exitOK
+	case err != nil:
+		fmt.Fprintf(stderr, "memd: %v\n", err)
+		fmt.Fprintf(stderr, "Run \"%s --help\" for what it takes.\n", commandOf(err))
+		return exitUsage
+	}
+	err = command.Run()
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "memd: %v\n", err)
+		fmt.Fprintf(stderr, "Run \"%s --help\" for what it takes.\n", command.Selected().FullPath())
+		return exitUsage
+	}
+	printFailure(stderr, err)
+	return exitFailure
+}
+
+// commandOf returns the command as far as it was understood.
+func commandOf(err error) string {
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		if node := parse.Context.Selected(); node != nil {
+			return node.FullPath()
+		}
+	}
+	return "memd"
+}
+
+// usageError is a mistake in the command line that the parser cannot see.
+type usageError struct{ problem string }
+
+func (e *usageError) Error() string { return e.problem }
+
+func usagef(format string, args ...any) error {
+	return &usageError{problem: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
+)
+
+// policyFlags are the fields of a tenant's policy. One that is not given keeps
+// its value, or has its default in a new tenant.
+type policyFlags struct {
+	Dimension      int32          `placeholder:"N" help:"Components of a vector, 1 to 4096. Fixed once there are memories."`
+	Embedder       string         `enum:",lexical,openai,none" default:"" placeholder:"NAME" help:"Who makes vectors of texts: lexical (built in; matches spelling, not meaning), openai (the endpoint that the server is configured with) or none. Fixed once there are memories."`
+	VectorFormat   string         `enum:",float32,float16" default:"" placeholder:"FORMAT" help:"How vectors are stored: float32 or float16."`
+	Index          string         `enum:",auto,sealed" default:"" placeholder:"MODE" help:"Whether sketches of vectors may reach the database for very large scopes: auto or sealed (never)."`
+	DestroyDelay   *time.Duration `placeholder:"DURATION" help:"How long a destroyed key version can still be restored by an operator, 24h to 2880h. Fixed when the tenant is created."`
+	IngestionDelay *time.Duration `placeholder:"DURATION" help:"How late words may still arrive after they were spoken, 0 to 720h."`
+}
+
+// policy returns what was given, with everything else unset.
+func (f *policyFlags) policy() *memdv1.Policy {
+	p := &memdv1.Policy{Dimension: f.Dimension, Embedder: f.Embedder}
+	switch f.VectorFormat {
+	case "float32":
+		p.VectorFormat = memdv1.VectorFormat_VECTOR_FORMAT_FLOAT32
+	case "float16":
+		p.VectorFormat = memdv1.VectorFormat_VECTOR_FORMAT_FLOAT16
+	}
+	switch f.Index {
+	case "auto":
+		p.Index = memdv1.IndexMode_INDEX_MODE_AUTO
+	case "sealed":
+		p.Index = memdv1.IndexMode_INDEX_MODE_SEALED
+	}
+	if f.DestroyDelay != nil {
+		p.DestroyDelay = durationpb.New(*f.DestroyDelay)
+	}
+	if f.IngestionDelay != nil {
+		p.IngestionDelay = durationpb.New(*f.IngestionDelay)
+	}
+	return p
+}
+
+type tenantPolicyCmd struct {
+	Name string `arg:"" help:"Name of the tenant."`
+	policyFlags
+	outputFlags
+	serverFlags
+}
+
+// Run changes what the flags say and shows the tenant as it is then.
+func (c *tenantPolicyCmd) Run(ctx context.Context, con *console) error {
+	policy := c.policy()
+	if proto.Size(policy) == 0 {
+		get := tenantGetCmd{Name: c.Name, outputFlags: c.outputFlags, serverFlags: c.serverFlags}
+		return get.Run(ctx, con)
+	}
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	resp, err := server.Admin.SetPolicy(ctx, &memdv1.SetPolicyRequest{Tenant: c.Name, Policy: policy})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeMessage(con.Stdout, resp)
+	}
+	return printTenant(con, resp.GetTenant())
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
+)
+
+// searchCmd finds the memories that are nearest to a text.
+type searchCmd struct {
+	Query string `arg:"" help:"What to look for."`
+	scopeFlags
+	IncludeShared bool     `help:"Search the app's shared scope as well."`
+	TopK          int32    `default:"10" help:"How many hits at most, 1 to 1000."`
+	MinScore      *float32 `placeholder:"COSINE" help:"Leave out hits below this cosine, -1 to 1."`
+	filterFlags
+	Full bool `help:"Do not cut texts to the width of the terminal."`
+	outputFlags
+	serverFlags
+}
+
+// Run prints the hits, best first.
+func (c *searchCmd) Run(ctx context.Context, con *console) error {
+	scope, err := c.scope()
+	if err != nil {
+		return err
+	}
+	filter, err := c.filter()
+	if err != nil {
+		return err
+	}
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	resp, err := server.Memory.Search(ctx, &memdv1.SearchRequest{
+		Scope: scope, Text: c.Query, TopK: c.TopK, MinScore: c.MinScore,
+		Filter: filter, IncludeShared: c.IncludeShared,
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeMessage(con.Stdout, resp)
+	}
+	switch {
+	case resp.GetFenced():
+		con.notef("The user is being erased: nothing is found, and nothing will be.")
+		return nil
+	case len(resp.GetHits()) == 0:
+		con.notef("Nothing found.")
+		return nil
+	}
+	texts := textColumn{con: con, full: c.Full, used: len("0.123  summary  2006-01-02 15:04:05Z  ") + idWidth}
+	t := newTable(con.Stdout, "SCORE", "KIND", "SPOKEN", "MEMORY", "TEXT")
+	for _, h := range resp.GetHits() {
+		m := h.GetMemory()
+		t.row(fmt.Sprintf("%.3f", h.GetScore()), kindName(m.GetKind()), formatTime(m.GetSourceTime()), m.GetMemoryId(), texts.cell(m))
+	}
+	return t.close()
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
+)
+
+// tenantCmd manages tenants.
+type tenantCmd struct {
+	Create tenantCreateCmd `cmd:"" help:"Create a tenant, with a key of its own."`
+	Get    tenantGetCmd    `cmd:"" help:"Show a tenant and its policy."`
+	List   tenantListCmd   `cmd:"" help:"List the tenants."`
+	Policy tenantPolicyCmd `cmd:"" help:"Change a tenant's policy, or show it when no flag says how."`
+}
+
+type tenantCreateCmd struct {
+	Name        string `arg:"" help:"Name: a lower-case letter, then lower-case letters, digits and hyphens."`
+	DisplayName string `placeholder:"NAME" help:"Name for people."`
+	policyFlags
+	outputFlags
+	serverFlags
+}
+
+// Run creates the tenant and shows it. It is safe to repeat.
+func (c *tenantCreateCmd) Run(ctx context.Context, con *console) error {
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	resp, err := server.Admin.CreateTenant(ctx, &memdv1.CreateTenantRequest{
+		Name: c.Name, DisplayName: c.DisplayName, Policy: c.policy(),
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeMessage(con.Stdout, resp)
+	}
+	return printTenant(con, resp.GetTenant())
+}
+
+type tenantGetCmd struct {
+	Name string `arg:"" help:"Name of the tenant."`
+	outputFlags
+	serverFlags
+}
+
+// Run shows the tenant.
+func (c *tenantGetCmd) Run(ctx context.Context, con *console) error {
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	resp, err := server.Admin.GetTenant(ctx, &memdv1.GetTenantRequest{Name: c.Name})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return writeMessage(con.Stdout, resp)
+	}
+	return printTenant(con, resp.GetTenant())
+}
+
+type tenantListCmd struct {
+	outputFlags
+	serverFlags
+}
+
+// Run lists all tenants by name.
+func (c *tenantListCmd) Run(ctx context.Context, con *console) error {
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	all := &memdv1.ListTenantsResponse{}
+	for first := true; first || all.NextPageToken != ""; first = false {
+		resp, err := server.Admin.ListTenants(ctx, &memdv1.ListTenantsRequest{PageToken: all.NextPageToken})
+		if err != nil {
+			return err
+		}
+		all.Tenants = append(all.Tenants, resp.GetTenants()...)
+		all.NextPageToken = resp.GetNextPageToken()
+	}
+	if c.JSON {
+		return writeMessage(con.Stdout, all)
+	}
+	if len(all.Tenants) == 0 {
+		con.notef("No tenants.")
+		return nil
+	}
+	t := newTable(con.Stdout, "NAME", "STATE", "EMBEDDER", "DIMENSION", "EPOCH", "CREATED", "DISPLAY NAME")
+	for _, x := range all.Tenants {
+		t.row(x.GetName(), tenantStateName(x.GetState()), x.GetPolicy().GetEmbedder(), fmt.Sprint(x.GetPolicy().GetDimension()),
+			fmt.Sprint(x.GetKeyEpoch()), formatTime(x.GetCreatedAt()), x.GetDisplayName())
+	}
+	return t.close()
+}
+
+// printTenant shows a tenant, a field a line.
+func printTenant(con *console, x *memdv1.Tenant) error {
+	p := x.GetPolicy()
+	t := newTable(con.Stdout)
+	t.row("tenant", x.GetName())
+	t.row("display name", orDash(x.GetDisplayName()))
+	t.row("state", tenantStateName(x.GetState()))
+	t.row("key epoch", fmt.Sprint(x.GetKeyEpoch()))
+	t.row("created", formatTime(x.GetCreatedAt()))
+	t.row("changed", formatTime(x.GetUpdatedAt()))
+	t.row("embedder", p.GetEmbedder())
+	t.row("dimension", fmt.Sprint(p.GetDimension()))
+	t.row("vector format", enumName(p.GetVectorFormat(), "VECTOR_FORMAT_", true))
+	t.row("index", enumName(p.GetIndex(), "INDEX_MODE_", true))
+	t.row("destroy delay", p.GetDestroyDelay().AsDuration().String())
+	t.row("ingestion delay", p.GetIngestionDelay().AsDuration().String())
+	return t.close()
+}
+
+func tenantStateName(s memdv1.TenantState) string { return enumName(s, "TENANT_STATE_", true) }
