@@ -18,6 +18,9 @@ const (
 	// MaxIngestionDelay bounds how long an erasure stays open for its second
 	// sweep, and so stays below the month in which it is due.
 	MaxIngestionDelay = 30 * 24 * time.Hour
+	// MinLexicalDimension is the lexical embedder's own limit: below it, too many
+	// words share a component.
+	MinLexicalDimension = 64
 )
 
 // Embedders that a policy can name.
@@ -109,6 +112,8 @@ func (p Policy) Validate() error {
 		return invalid("policy.dimension", fmt.Sprintf("must be from 1 to %d", memd.MaxDimension))
 	case p.Embedder != EmbedderLexical && p.Embedder != EmbedderOpenAI && p.Embedder != EmbedderNone:
 		return invalid("policy.embedder", "must be lexical, openai or none")
+	case p.Embedder == EmbedderLexical && p.Dimension < MinLexicalDimension:
+		return invalid("policy.dimension", fmt.Sprintf("must be at least %d with the lexical embedder", MinLexicalDimension))
 	case p.VectorFormat != Float32 && p.VectorFormat != Float16:
 		return invalid("policy.vector_format", "must be float32 or float16")
 	case p.DestroyDelay < MinDestroyDelay || p.DestroyDelay > MaxDestroyDelay:

@@ -20,6 +20,7 @@ func TestPolicy_Validate(t *testing.T) {
 	}{
 		"no dimension":           {tenants.Change{Dimension: new(0)}, "policy.dimension"},
 		"large dimension":        {tenants.Change{Dimension: new(memd.MaxDimension + 1)}, "policy.dimension"},
+		"too small for words":    {tenants.Change{Dimension: new(63)}, "policy.dimension"},
 		"unknown embedder":       {tenants.Change{Embedder: new("magic")}, "policy.embedder"},
 		"unknown format":         {tenants.Change{VectorFormat: new(tenants.FormatUnknown)}, "policy.vector_format"},
 		"short destroy delay":    {tenants.Change{DestroyDelay: new(tenants.MinDestroyDelay - 1)}, "policy.destroy_delay"},

@@ -114,7 +114,7 @@ func TestCreate_IsSafeToRepeatAndRefusesAnother(t *testing.T) {
 		t.Errorf("another display name: %v", err)
 	}
 	p := tenants.DefaultPolicy()
-	p.Dimension = 5
+	p.Dimension = 500
 	if _, err := b.create("acme", "", p); !errors.Is(err, memd.ErrExists) {
 		t.Errorf("another policy: %v", err)
 	}

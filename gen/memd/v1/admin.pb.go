@@ -265,13 +265,13 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 // its default when a tenant is created, and keeps its value in SetPolicy.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Components of a vector, 1 to 4,096; 384 by default. It cannot change once
-	// there are memories.
+	// Components of a vector, 1 to 4,096, with the lexical embedder at least 64; 384
+	// by default. It decides what every stored vector means, so it cannot change.
 	Dimension int32 `protobuf:"varint,1,opt,name=dimension,proto3" json:"dimension,omitempty"`
 	// Who turns text into vectors: "lexical" (built in: hashed words, no
 	// understanding of meaning; the default), "openai" (the endpoint that the
 	// server is configured with), or "none" (callers bring vectors). It cannot
-	// change once there are memories.
+	// change.
 	Embedder string `protobuf:"bytes,2,opt,name=embedder,proto3" json:"embedder,omitempty"`
 	// FLOAT32 by default. A change holds for what is written from then on.
 	VectorFormat VectorFormat `protobuf:"varint,3,opt,name=vector_format,json=vectorFormat,proto3,enum=memd.v1.VectorFormat" json:"vector_format,omitempty"`
