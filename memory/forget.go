@@ -196,14 +196,13 @@ func collectFallen(rows pgx.Rows) ([]Fallen, error) {
 
 const sqlSweepExpired = `
 DELETE FROM memd.memories m USING (
-  SELECT tenant_no, memory_id FROM memd.memories
-  WHERE tenant_no = @tenant AND expires_at <= @now ORDER BY expires_at LIMIT @limit) e
+  SELECT tenant_no, memory_id FROM memd.memories WHERE expires_at <= @now ORDER BY expires_at LIMIT @limit) e
 WHERE m.tenant_no = e.tenant_no AND m.memory_id = e.memory_id AND m.expires_at <= @now`
 
-// SweepExpired deletes up to limit rows whose time is up and returns how many.
-// Readers left them out already.
-func SweepExpired(ctx context.Context, db pg.DB, tenant memd.TenantNo, now time.Time, limit int) (int64, error) {
-	tag, err := db.Exec(ctx, sqlSweepExpired, pgx.StrictNamedArgs{"tenant": tenant, "now": now, "limit": limit})
+// SweepExpired deletes up to limit rows, of whatever tenant, whose time is up
+// and returns how many. Readers left them out already.
+func SweepExpired(ctx context.Context, db pg.DB, now time.Time, limit int) (int64, error) {
+	tag, err := db.Exec(ctx, sqlSweepExpired, pgx.StrictNamedArgs{"now": now, "limit": limit})
 	if err != nil {
 		return 0, fmt.Errorf("sweeping expired memories: %w", err)
 	}

@@ -2,6 +2,7 @@ package pg
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -21,18 +22,23 @@ const lockSpace LockID = 0x6d64 << 48
 const (
 	// LockMigrate is held while the schema is changed.
 	LockMigrate = lockSpace | 1<<40
-	// LockWorker is held by the one worker that runs erasures.
-	LockWorker = lockSpace | 2<<40
 	// LockRotate is held, per tenant, while its key tree is rotated.
 	LockRotate = lockSpace | 3<<40
 	// LockProvision is held, per tenant, while its keys are set up.
 	LockProvision = lockSpace | 4<<40
+	// LockErasure is held, per request, while an erasure is run.
+	LockErasure = lockSpace | 6<<40
 	// LockSweep is held by the one process that sweeps expired rows.
 	LockSweep = lockSpace | 5<<40
 )
 
 // ForTenant is the lock of this purpose for one tenant.
 func (id LockID) ForTenant(t memd.TenantNo) LockID { return id | LockID(t)&(1<<40-1) }
+
+// ForID is the lock of this purpose for one thing with a random id.
+func (id LockID) ForID(u [16]byte) LockID {
+	return id | LockID(binary.BigEndian.Uint64(u[8:]))&(1<<40-1)
+}
 
 // TryLock takes a session advisory lock when it is free and reports whether it
 // did. The lock is held until Unlock or until the connection ends, whichever

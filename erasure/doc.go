@@ -1,0 +1,33 @@
+// Package erasure forgets: a user, or one session of a user, everywhere that
+// memd keeps anything of them, and in every backup.
+//
+// # Steps
+//
+// An erasure is a persisted request and a fixed list of steps, each journalled
+// when it is done:
+//
+//	user                          session
+//	fence                         bury (the session's tombstone)
+//	bury (session tombstones)
+//	delete                        delete
+//	verify                        verify
+//	puncture                      puncture
+//	rotate                        rotate
+//	lift                          finish
+//
+// The fence, or the session's tombstone, comes first: from then on no read
+// shows and no write adds anything of whom it is about, so that what is deleted
+// next stays deleted. Deletion goes by provenance: rows in the user's own scope,
+// and rows in any other scope to which the user contributed, summaries of
+// summaries included. Only when the tables were counted and nothing is left is
+// the key tree punctured and rotated, which is what reaches the backups. Keys
+// go last, because a destroyed key would hide what the deletion missed.
+//
+// # Failure
+//
+// Every step may stop anywhere and be run again: deleting what is gone
+// succeeds, tombstones and punctures are idempotent, a rotation resumes from its
+// own journal. An erasure that cannot go on (the KMS is away) stays in its
+// state, is tried again with backoff, and never claims to be done. A request id
+// that comes again returns the same erasure.
+package erasure

@@ -1,0 +1,167 @@
+package erasure
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory"
+)
+
+// Step is one step of an erasure.
+type Step int16
+
+// Steps, as stored; append only. The order in which they run is userSteps and
+// sessionSteps.
+const (
+	StepUnknown  Step = 0
+	StepFence    Step = 1
+	StepBury     Step = 2
+	StepDelete   Step = 3
+	StepVerify   Step = 4
+	StepPuncture Step = 5
+	StepRotate   Step = 6
+	StepLift     Step = 7
+	StepFinish   Step = 8
+)
+
+var (
+	userSteps    = []Step{StepFence, StepBury, StepDelete, StepVerify, StepPuncture, StepRotate, StepLift}
+	sessionSteps = []Step{StepBury, StepDelete, StepVerify, StepPuncture, StepRotate, StepFinish}
+)
+
+// String returns the step's name.
+func (s Step) String() string {
+	names := [...]string{"unknown", "fence", "bury", "delete", "verify", "puncture", "rotate", "lift", "finish"}
+	if s < 0 || int(s) >= len(names) {
+		return names[0]
+	}
+	return names[s]
+}
+
+// notes is what a step's row remembers: counts, and of a rotation which version
+// it destroyed. Nothing of anybody's.
+type notes struct {
+	Before   *memory.Counts `json:"before,omitempty"`
+	After    *memory.Counts `json:"after,omitempty"`
+	Sessions int64          `json:"sessions,omitempty"`
+	Deleted  int64          `json:"deleted,omitempty"`
+	Rotation *rotated       `json:"rotation,omitempty"`
+}
+
+// rotated is the part of a rotation that the report tells.
+type rotated struct {
+	Epoch       int64     `json:"epoch"`
+	OldVersion  string    `json:"old_version"`
+	DestroyedAt time.Time `json:"destroyed_at"`
+	DestroyDue  time.Time `json:"destroy_due"`
+}
+
+const sqlBeginStep = `
+INSERT INTO memd.erasure_steps (tenant_no, request_id, step, started_at) VALUES (@tenant, @id, @step, @now)
+ON CONFLICT DO NOTHING`
+
+const sqlReadSteps = `
+SELECT step, done, counts, started_at, finished_at FROM memd.erasure_steps
+WHERE tenant_no = @tenant AND request_id = @id ORDER BY step`
+
+const sqlNoteStep = `
+UPDATE memd.erasure_steps SET counts = @notes, done = @done, finished_at = CASE WHEN @done THEN @now::timestamptz END
+WHERE tenant_no = @tenant AND request_id = @id AND step = @step`
+
+const sqlReopenStep = `
+UPDATE memd.erasure_steps SET done = false, finished_at = NULL
+WHERE tenant_no = @tenant AND request_id = @id AND step = @step`
+
+const sqlRunning = `
+UPDATE memd.erasures SET state = 2 WHERE tenant_no = @tenant AND request_id = @id AND state = 1`
+
+const sqlDone = `
+UPDATE memd.erasures SET state = 3, finished_at = @now WHERE tenant_no = @tenant AND request_id = @id AND state < 3`
+
+const sqlInsertFallen = `
+INSERT INTO memd.erasure_fallen (tenant_no, request_id, memory_id, owner_no, kind, sources)
+SELECT @tenant, @id, f.memory_id, f.owner_no, f.kind, f.sources
+FROM unnest(@ids::uuid[], @owners::bigint[], @kinds::smallint[], @sources::jsonb[]) AS f (memory_id, owner_no, kind, sources)
+ON CONFLICT DO NOTHING`
+
+// stepRow is a step as the journal has it.
+type stepRow struct {
+	Step     Step
+	Done     bool
+	Notes    notes
+	Started  time.Time
+	Finished *time.Time
+}
+
+func readSteps(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUID) (map[Step]stepRow, error) {
+	rows, err := db.Query(ctx, sqlReadSteps, pgx.StrictNamedArgs{"tenant": tenant, "id": id})
+	if err != nil {
+		return nil, fmt.Errorf("reading the journal: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[stepRow])
+	if err != nil {
+		return nil, fmt.Errorf("reading the journal: %w", err)
+	}
+	out := make(map[Step]stepRow, len(list))
+	for _, s := range list {
+		out[s.Step] = s
+	}
+	return out, nil
+}
+
+func beginStep(ctx context.Context, db pg.DB, j Job, s Step, now time.Time) error {
+	_, err := db.Exec(ctx, sqlBeginStep, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID, "step": s, "now": now})
+	if err != nil {
+		return fmt.Errorf("beginning a step: %w", err)
+	}
+	return nil
+}
+
+// noteStep writes a step's notes; done ends it.
+func noteStep(ctx context.Context, db pg.DB, j Job, s Step, n notes, done bool, now time.Time) error {
+	_, err := db.Exec(ctx, sqlNoteStep, pgx.StrictNamedArgs{
+		"tenant": j.Tenant, "id": j.ID, "step": s, "notes": n, "done": done, "now": now,
+	})
+	if err != nil {
+		return fmt.Errorf("noting a step: %w", err)
+	}
+	return nil
+}
+
+// reopenStep has a step run again.
+func reopenStep(ctx context.Context, db pg.DB, j Job, s Step) error {
+	_, err := db.Exec(ctx, sqlReopenStep, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID, "step": s})
+	if err != nil {
+		return fmt.Errorf("reopening a step: %w", err)
+	}
+	return nil
+}
+
+func insertFallen(ctx context.Context, db pg.DB, j Job, fallen []memory.Fallen) error {
+	if len(fallen) == 0 {
+		return nil
+	}
+	ids, owners := make([]uuid.UUID, len(fallen)), make([]memd.Number, len(fallen))
+	kinds, sources := make([]int16, len(fallen)), make([]string, len(fallen))
+	for i, f := range fallen {
+		b, err := json.Marshal(f.Sources)
+		if err != nil {
+			return fmt.Errorf("encoding surviving sources: %w", err)
+		}
+		ids[i], owners[i], kinds[i], sources[i] = f.ID, f.Owner, int16(f.Kind), string(b)
+	}
+	_, err := db.Exec(ctx, sqlInsertFallen, pgx.StrictNamedArgs{
+		"tenant": j.Tenant, "id": j.ID, "ids": ids, "owners": owners, "kinds": kinds, "sources": sources,
+	})
+	if err != nil {
+		return fmt.Errorf("recording fallen rows: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+package shred
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+)
+
+const sqlSelectUnfinished = `
+SELECT DISTINCT r.tenant_no FROM memd.rotations r JOIN memd.tenant_keys k ON k.tenant_no = r.tenant_no
+WHERE r.epoch >= k.epoch AND NOT r.state = ANY (@settled::smallint[]) ORDER BY r.tenant_no`
+
+// Unfinished returns the tenants with a rotation that somebody began and
+// nobody finished. Rotate takes each up where it stopped.
+func Unfinished(ctx context.Context, db pg.DB) ([]memd.TenantNo, error) {
+	rows, err := db.Query(ctx, sqlSelectUnfinished, pgx.StrictNamedArgs{
+		"settled": []int16{int16(RotationFinished), int16(RotationSuperseded), int16(RotationVoided)},
+	})
+	if err != nil {
+		return nil, pg.Classify(fmt.Errorf("finding unfinished rotations: %w", err))
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[memd.TenantNo])
+	if err != nil {
+		return nil, pg.Classify(fmt.Errorf("finding unfinished rotations: %w", err))
+	}
+	return out, nil
+}
