@@ -31,23 +31,30 @@ const (
 	urlFile   = "url"
 )
 
+// membership is this process's share of a server. The lease is never closed:
+// its lock lasts as long as the process.
+type membership struct {
+	url   url.URL
+	lease *os.File
+}
+
 var (
-	serverMu  sync.Mutex
-	serverURL *url.URL
-	lease     *os.File // never closed: the lock lasts as long as the process
+	serverMu sync.Mutex
+	joined   *membership
 )
 
 // server returns the URL of a maintenance database on the server for tests.
 func server() (url.URL, error) {
 	serverMu.Lock()
 	defer serverMu.Unlock()
-	if serverURL != nil {
-		return *serverURL, nil
+	if joined != nil {
+		return joined.url, nil
 	}
+	m := &membership{}
 	raw := os.Getenv("MEMD_TEST_DATABASE_URL")
 	if raw == "" {
 		var err error
-		if raw, err = joinShared(); err != nil {
+		if raw, m.lease, err = joinShared(); err != nil {
 			return url.URL{}, err
 		}
 	}
@@ -55,34 +62,34 @@ func server() (url.URL, error) {
 	if err != nil || u.User == nil || !strings.HasPrefix(u.Scheme, "postgres") {
 		return url.URL{}, errors.New("MEMD_TEST_DATABASE_URL is not of the form postgres://user@host/database")
 	}
-	serverURL = u
+	m.url = *u
+	joined = m
 	return *u, nil
 }
 
 // joinShared takes a lease on the shared cluster and starts it when it is not
 // running.
-func joinShared() (string, error) {
+func joinShared() (url string, lease *os.File, err error) {
 	dir, err := sharedDir()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	users, err := lockUsers(dir)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	start, err := openLocked(filepath.Join(dir, startFile), syscall.LOCK_EX)
 	if err != nil {
-		return "", errors.Join(err, users.Close())
+		return "", nil, errors.Join(err, users.Close())
 	}
 	defer func() { _ = start.Close() }()
 	raw, err := os.ReadFile(filepath.Join(dir, urlFile))
 	if err != nil || !answers(string(raw)) {
 		if raw, err = spawnKeeper(dir); err != nil {
-			return "", errors.Join(err, users.Close())
+			return "", nil, errors.Join(err, users.Close())
 		}
 	}
-	lease = users
-	return string(raw), nil
+	return string(raw), users, nil
 }
 
 // sharedDir is this user's and this checkout's: two checkouts may have
