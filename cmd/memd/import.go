@@ -209,7 +209,7 @@ func (r *importResult) print(con *console, asJSON bool) error {
 		{"skipped", r.Skipped, "without text"},
 	} {
 		if x.count > 0 || x.name == "created" {
-			t.row("  "+x.name, fmt.Sprint(x.count), x.note)
+			t.row(x.name, fmt.Sprint(x.count), x.note)
 		}
 	}
 	return errors.Join(err, t.close())

@@ -66,10 +66,10 @@ func (c *listCmd) Run(ctx context.Context, con *console) error {
 		con.notef("No memories.")
 		return nil
 	}
-	texts := textColumn{con: con, full: c.Full, used: idWidth + len("summary  2006-01-02 15:04:05Z  123  ")}
 	t := newTable(con.Stdout, "MEMORY", "KIND", "SPOKEN", "VERSION", "TEXT")
+	fitMemories(t, con, c.Full)
 	for _, m := range all.Memories {
-		t.row(m.GetMemoryId(), kindName(m.GetKind()), formatTime(m.GetSourceTime()), fmt.Sprint(m.GetVersion()), texts.cell(m))
+		t.row(m.GetMemoryId(), kindName(m.GetKind()), formatTime(m.GetSourceTime()), fmt.Sprint(m.GetVersion()), memoryText(m))
 	}
 	if err := t.close(); err != nil {
 		return err

@@ -103,10 +103,25 @@ func TestShorten(t *testing.T) {
 		n    int
 		want string
 	}{
-		{"hello", 0, "hello"}, {"hello", 5, "hello"}, {"hello", 4, "hel…"}, {"日本語です", 3, "日本…"}, {"hello", 1, "…"},
+		{"hello", 5, "hello"}, {"hello", 4, "hel…"}, {"日本語です", 3, "日本…"}, {"hello", 1, "…"},
 	} {
 		if got := shorten(tt.in, tt.n); got != tt.want {
 			t.Errorf("shorten(%q, %d) = %q, want %q", tt.in, tt.n, got, tt.want)
 		}
+	}
+}
+
+func TestTable_FitsTheTerminal(t *testing.T) {
+	var out bytes.Buffer
+	table := newTable(&out, "A", "TEXT")
+	table.fit(30)
+	table.row("abcde", strings.Repeat("x", 40))
+	table.row("b", "short")
+	if err := table.close(); err != nil {
+		t.Fatal(err)
+	}
+	want := "A      TEXT\nabcde  " + strings.Repeat("x", 22) + "…\nb      short\n"
+	if out.String() != want {
+		t.Errorf("got:\n%swant:\n%s", out.String(), want)
 	}
 }

@@ -9,30 +9,19 @@ import (
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 )
 
-// idWidth is the length of a memory's id and the gap after it.
-const idWidth = 36 + 2
-
-// leastText is how much of a text is shown however narrow the terminal is.
-const leastText = 20
-
-// textColumn is the last column of a table of memories, which gets what the
-// others leave of the terminal.
-type textColumn struct {
-	con  *console
-	full bool
-	used int // by the other columns
+// memoryText is a memory's text, for the last column of a table.
+func memoryText(m *memdv1.Memory) string {
+	if m.GetText() == "" {
+		return "(vector only)"
+	}
+	return m.GetText()
 }
 
-func (c textColumn) cell(m *memdv1.Memory) string {
-	text := m.GetText()
-	if text == "" {
-		text = "(vector only)"
+// fitMemories cuts the texts of a table of memories to the terminal.
+func fitMemories(t *table, con *console, full bool) {
+	if !full {
+		t.fit(con.width())
 	}
-	width := c.con.width()
-	if width == 0 || c.full {
-		return oneLine(text)
-	}
-	return shorten(text, max(width-c.used, leastText))
 }
 
 // printMemory shows all of one memory, a field a line.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -34,28 +33,6 @@ func writeMessage(w io.Writer, m proto.Message) error {
 	return err
 }
 
-// table writes rows of cells in columns. Close it, or nothing is written.
-type table struct {
-	out *tabwriter.Writer
-}
-
-func newTable(w io.Writer, header ...string) *table {
-	t := &table{out: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
-	if len(header) > 0 {
-		t.row(header...)
-	}
-	return t
-}
-
-func (t *table) row(cells ...string) {
-	for i, c := range cells {
-		cells[i] = oneLine(c)
-	}
-	fmt.Fprintln(t.out, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
-}
-
-func (t *table) close() error { return t.out.Flush() }
-
 // oneLine makes text safe for one cell of a table. What users said is written
 // to a terminal here: control sequences in it must not reach the terminal, and
 // text that changes direction must not rearrange the line.
@@ -77,20 +54,6 @@ func oneLine(s string) string {
 		b.WriteRune(r)
 	}
 	return b.String()
-}
-
-// shorten cuts s to at most n characters and marks the cut. n of 0 cuts
-// nothing.
-func shorten(s string, n int) string {
-	s = oneLine(s)
-	if n <= 0 {
-		return s
-	}
-	runes := []rune(s)
-	if len(runes) <= n {
-		return s
-	}
-	return string(runes[:max(n-1, 0)]) + "…"
 }
 
 // formatTime writes an instant to the second, in UTC, and an unset one as a

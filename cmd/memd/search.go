@@ -52,11 +52,11 @@ func (c *searchCmd) Run(ctx context.Context, con *console) error {
 		con.notef("Nothing found.")
 		return nil
 	}
-	texts := textColumn{con: con, full: c.Full, used: len("0.123  summary  2006-01-02 15:04:05Z  ") + idWidth}
 	t := newTable(con.Stdout, "SCORE", "KIND", "SPOKEN", "MEMORY", "TEXT")
+	fitMemories(t, con, c.Full)
 	for _, h := range resp.GetHits() {
 		m := h.GetMemory()
-		t.row(fmt.Sprintf("%.3f", h.GetScore()), kindName(m.GetKind()), formatTime(m.GetSourceTime()), m.GetMemoryId(), texts.cell(m))
+		t.row(fmt.Sprintf("%.3f", h.GetScore()), kindName(m.GetKind()), formatTime(m.GetSourceTime()), m.GetMemoryId(), memoryText(m))
 	}
 	return t.close()
 }
