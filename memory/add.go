@@ -61,6 +61,14 @@ func (s *Service) Add(ctx context.Context, t Tenant, rows []Row) ([]Added, error
 		}
 		return p.refs(k), err
 	})
+	if err == nil {
+		counts := map[Status]int{}
+		for _, a := range out {
+			counts[a.Status]++
+		}
+		s.OnChange("added", counts[StatusCreated])
+		s.OnChange("updated", counts[StatusUpdated])
+	}
 	return out, err
 }
 

@@ -53,6 +53,7 @@ func (s *Service) Delete(ctx context.Context, t Tenant, scope memd.Scope, id uui
 		return Deleted{}, invalid("memory_id", "is required")
 	}
 	var out Deleted
+	var own int64
 	err := s.again(ctx, t, func(k *shred.Keys) ([]memd.Ref, error) {
 		out = Deleted{}
 		return nil, s.Pool.InTx(ctx, func(tx pgx.Tx) error {
@@ -65,12 +66,17 @@ func (s *Service) Delete(ctx context.Context, t Tenant, scope memd.Scope, id uui
 			if fenced {
 				return memd.ErrFenced
 			}
-			if _, err := tx.Exec(ctx, sqlDelete, args); err != nil {
+			tag, err := tx.Exec(ctx, sqlDelete, args)
+			if err != nil {
 				return fmt.Errorf("deleting a memory: %w", err)
 			}
+			own = tag.RowsAffected()
 			return deleteDerived(ctx, tx, t.No, args, derived, &out)
 		})
 	})
+	if err == nil {
+		s.OnChange("deleted", int(own+out.DerivedDeleted))
+	}
 	return out, err
 }
 

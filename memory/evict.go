@@ -12,13 +12,25 @@ const refreshBatch = 200
 
 // Refresh brings every resident scope of a tenant up to date: whoever was
 // forgotten leaves this process's memory, whether or not anybody searches the
-// scope again. It is called when the tenant's key tree has changed.
+// scope again. It is called when the tenant's key tree has changed. When it
+// cannot be done, all of the tenant's scopes are dropped instead, and the error
+// says why.
 func (s *Service) Refresh(ctx context.Context, tenant memd.TenantNo) error {
 	s.Directory.Drop(tenant)
 	scopes := s.residents.of(tenant)
 	if len(scopes) == 0 {
 		return nil
 	}
+	err := s.refreshScopes(ctx, tenant, scopes)
+	if err != nil {
+		for k := range scopes {
+			s.residents.drop(k)
+		}
+	}
+	return err
+}
+
+func (s *Service) refreshScopes(ctx context.Context, tenant memd.TenantNo, scopes map[residentKey]*resident) error {
 	k, err := s.Keyring.Keys(ctx, tenant, 0)
 	if err != nil {
 		return err

@@ -73,6 +73,21 @@ func (s *residents) resized(k residentKey, r *resident) {
 	}
 }
 
+// drop evicts one scope.
+func (s *residents) drop(k residentKey) {
+	s.mu.Lock()
+	r, ok := s.lru.Peek(k)
+	if ok {
+		s.lru.Remove(k)
+		s.total -= s.sizes[k]
+		delete(s.sizes, k)
+	}
+	s.mu.Unlock()
+	if ok {
+		r.evict()
+	}
+}
+
 // of returns the scopes of a tenant that are in memory.
 func (s *residents) of(tenant memd.TenantNo) map[residentKey]*resident {
 	s.mu.Lock()

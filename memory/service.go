@@ -51,6 +51,8 @@ type Config struct {
 	// zero means the defaults.
 	MaxResidentBytes int64
 	MaxScopeRows     int
+	// OnChange, if set, is told how many rows were added, updated or deleted.
+	OnChange func(change string, rows int)
 }
 
 func (c *Config) validate() error {
@@ -69,6 +71,9 @@ func (c *Config) validate() error {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.OnChange == nil {
+		c.OnChange = func(string, int) {}
 	}
 	if c.MaxResidentBytes == 0 {
 		c.MaxResidentBytes = DefaultMaxResidentBytes

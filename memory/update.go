@@ -68,6 +68,9 @@ func (s *Service) Update(ctx context.Context, t Tenant, scope memd.Scope, id uui
 			return err
 		})
 	})
+	if err == nil {
+		s.OnChange("updated", 1)
+	}
 	return out, err
 }
 

@@ -34,6 +34,11 @@ type KeyringConfig struct {
 	// one that is not there (memd.ErrNotFound). Without it a tenant without keys
 	// is not found.
 	Exists func(ctx context.Context, db pg.DB, tenant memd.TenantNo) (bool, error)
+	// OnDrop, if set, is called after a tenant's keys were dropped because a newer
+	// epoch exists, and before the database is told so: what else this process
+	// remembers of whom the new epoch forgot goes now, and the rotation waits
+	// for it. It may ask the keyring for the newer keys.
+	OnDrop func(ctx context.Context, tenant memd.TenantNo)
 	// MaxTenants bounds the trees in memory. Zero means DefaultMaxTenants.
 	MaxTenants int
 	// LoadTimeout bounds one load. Zero means DefaultLoadTimeout.

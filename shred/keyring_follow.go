@@ -131,6 +131,11 @@ func (r *Keyring) reportDropped(ctx context.Context) error {
 	if len(tenants) == 0 {
 		return nil
 	}
+	if r.c.OnDrop != nil {
+		for _, tenant := range tenants {
+			r.c.OnDrop(ctx, tenant)
+		}
+	}
 	err := r.c.Pool.With(ctx, func(db pg.DB) error {
 		_, err := db.Exec(ctx, sqlReportDropped, pgx.StrictNamedArgs{
 			"tenants": tenants, "epochs": epochs, "instance": r.c.Instance.ID(),
