@@ -141,7 +141,10 @@ func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 		return unavailable("writing to the ledger", err)
 	}
 	if err := f.root.MkdirAll(path.Dir(name), folderMode); err != nil {
-		return f.classify(path.Dir(name), err)
+		if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTDIR) {
+			return errFileAndFolder
+		}
+		return unavailable("making a ledger folder", err)
 	}
 	linkErr := f.root.Link(temp, name)
 	if linkErr != nil && !errors.Is(linkErr, fs.ErrExist) {
@@ -158,11 +161,17 @@ func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 			break
 		}
 	}
-	if linkErr != nil {
-		return f.classify(name, linkErr)
+	if linkErr == nil {
+		return nil
 	}
-	return nil
+	if info, err := f.root.Stat(name); err == nil && info.IsDir() {
+		return errFileAndFolder
+	}
+	return fmt.Errorf("writing to the ledger: %w", memd.ErrExists)
 }
+
+// errFileAndFolder: a bucket can have the names a and a/b, a folder cannot.
+var errFileAndFolder = &memd.InvalidError{Field: "name", Problem: "is both a file and a folder of the ledger"}
 
 func (f *Folder) writeTemp(temp string, data []byte) error {
 	file, err := f.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
@@ -173,20 +182,6 @@ func (f *Folder) writeTemp(temp string, data []byte) error {
 		err = file.Sync()
 	}
 	return errors.Join(err, file.Close())
-}
-
-// classify tells a taken name from one that collides with a directory, which a
-// folder cannot have beside each other and a bucket can.
-func (f *Folder) classify(name string, err error) error {
-	info, statErr := f.root.Stat(name)
-	switch {
-	case errors.Is(err, fs.ErrExist) && statErr == nil && info.Mode().IsRegular():
-		return fmt.Errorf("writing to the ledger: %w", memd.ErrExists)
-	case errors.Is(err, fs.ErrExist), errors.Is(err, syscall.ENOTDIR):
-		return &memd.InvalidError{Field: "name", Problem: "is both a file and a folder of the ledger"}
-	default:
-		return unavailable("writing to the ledger", err)
-	}
 }
 
 func syncDir(open func(string) (*os.File, error), dir string) error {
