@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/pg"
@@ -43,11 +44,12 @@ const (
 
 // Config is what a Server works with.
 type Config struct {
-	// Pool, Auth, Memory and Logger are required.
-	Pool   *pg.Pool
-	Auth   *auth.Authenticator
-	Memory *memory.Service
-	Logger *slog.Logger
+	// Pool, Auth, Memory, Erasure and Logger are required.
+	Pool    *pg.Pool
+	Auth    *auth.Authenticator
+	Memory  *memory.Service
+	Erasure *erasure.Service
+	Logger  *slog.Logger
 	// Clock is the system's if nil.
 	Clock memd.Clock
 	// Registry is where the server's metrics are registered. A private one if
@@ -74,6 +76,8 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Auth is required")
 	case c.Memory == nil:
 		return errors.New("server: Config.Memory is required")
+	case c.Erasure == nil:
+		return errors.New("server: Config.Erasure is required")
 	case c.Logger == nil:
 		return errors.New("server: Config.Logger is required")
 	case c.ShutdownTimeout < 0:
@@ -118,6 +122,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{config: c, health: &health{ready: c.Ready}, mux: http.NewServeMux()}
 	rpc := connect.NewServer(interceptors...)
 	memdv1connect.RegisterMemoryServiceHandler(rpc, &memoryHandler{memory: c.Memory})
+	memdv1connect.RegisterErasureServiceHandler(rpc, &erasureHandler{erasure: c.Erasure})
 	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})
 	connecthttp.Mount(s.mux, rpc,
 		connecthttp.WithReadMaxBytes(memd.MaxBatchBytes),

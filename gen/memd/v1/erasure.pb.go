@@ -28,23 +28,27 @@ type ErasureState int32
 
 const (
 	ErasureState_ERASURE_STATE_UNSPECIFIED ErasureState = 0
-	// Accepted, fenced, under way.
-	ErasureState_ERASURE_STATE_RUNNING ErasureState = 1
+	// It is durable: it will be done.
+	ErasureState_ERASURE_STATE_ACCEPTED ErasureState = 1
+	// Under way.
+	ErasureState_ERASURE_STATE_RUNNING ErasureState = 2
 	// The rows are gone, counted to zero, and the key is destroyed.
-	ErasureState_ERASURE_STATE_DONE ErasureState = 2
+	ErasureState_ERASURE_STATE_DONE ErasureState = 3
 )
 
 // Enum value maps for ErasureState.
 var (
 	ErasureState_name = map[int32]string{
 		0: "ERASURE_STATE_UNSPECIFIED",
-		1: "ERASURE_STATE_RUNNING",
-		2: "ERASURE_STATE_DONE",
+		1: "ERASURE_STATE_ACCEPTED",
+		2: "ERASURE_STATE_RUNNING",
+		3: "ERASURE_STATE_DONE",
 	}
 	ErasureState_value = map[string]int32{
 		"ERASURE_STATE_UNSPECIFIED": 0,
-		"ERASURE_STATE_RUNNING":     1,
-		"ERASURE_STATE_DONE":        2,
+		"ERASURE_STATE_ACCEPTED":    1,
+		"ERASURE_STATE_RUNNING":     2,
+		"ERASURE_STATE_DONE":        3,
 	}
 )
 
@@ -305,7 +309,7 @@ type Report struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	State     ErasureState           `protobuf:"varint,2,opt,name=state,proto3,enum=memd.v1.ErasureState" json:"state,omitempty"`
-	// When it was durable, and refused everything from then on.
+	// When it was durable.
 	AcceptedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
 	// When all of it was done and verified.
 	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
@@ -317,9 +321,11 @@ type Report struct {
 	Fallen []*FallenRow `protobuf:"bytes,6,rep,name=fallen,proto3" json:"fallen,omitempty"`
 	// How many fell, all told.
 	FallenTotal int64 `protobuf:"varint,7,opt,name=fallen_total,json=fallenTotal,proto3" json:"fallen_total,omitempty"`
-	// The tenant's key epoch that no longer covers what was forgotten.
+	// The first of the tenant's key epochs that does not cover what was forgotten.
+	// 0 until the key is destroyed, and when there was nobody's key to destroy.
 	KeyEpoch int64 `protobuf:"varint,8,opt,name=key_epoch,json=keyEpoch,proto3" json:"key_epoch,omitempty"`
-	// The version of the tenant's key that was destroyed for it.
+	// The version of the tenant's key that was destroyed for it. Not set while
+	// key_epoch is 0.
 	Key           *KeyDestruction `protobuf:"bytes,9,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -425,8 +431,9 @@ type StoreCount struct {
 	Store string `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
 	// How many there were.
 	Before int64 `protobuf:"varint,2,opt,name=before,proto3" json:"before,omitempty"`
-	// How many there are. 0 in a finished report.
-	After         int64 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
+	// How many there are: 0 in a finished report. Not set while they were not
+	// counted again.
+	After         *int64 `protobuf:"varint,3,opt,name=after,proto3,oneof" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -476,8 +483,8 @@ func (x *StoreCount) GetBefore() int64 {
 }
 
 func (x *StoreCount) GetAfter() int64 {
-	if x != nil {
-		return x.After
+	if x != nil && x.After != nil {
+		return *x.After
 	}
 	return 0
 }
@@ -486,10 +493,11 @@ func (x *StoreCount) GetAfter() int64 {
 type FallenRow struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	MemoryId string                 `protobuf:"bytes,1,opt,name=memory_id,json=memoryId,proto3" json:"memory_id,omitempty"`
-	// In whose memory it was.
+	// In whose memory it was. Not set when they were forgotten since.
 	Scope *Scope `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Its direct sources that are still there.
 	SurvivingSources []*Source `protobuf:"bytes,3,rep,name=surviving_sources,json=survivingSources,proto3" json:"surviving_sources,omitempty"`
+	Kind             Kind      `protobuf:"varint,4,opt,name=kind,proto3,enum=memd.v1.Kind" json:"kind,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -543,6 +551,13 @@ func (x *FallenRow) GetSurvivingSources() []*Source {
 		return x.SurvivingSources
 	}
 	return nil
+}
+
+func (x *FallenRow) GetKind() Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Kind_KIND_UNSPECIFIED
 }
 
 // KeyDestruction says when a key version went, in the three senses of the word.
@@ -656,26 +671,29 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\x06fallen\x18\x06 \x03(\v2\x12.memd.v1.FallenRowR\x06fallen\x12!\n" +
 	"\ffallen_total\x18\a \x01(\x03R\vfallenTotal\x12\x1b\n" +
 	"\tkey_epoch\x18\b \x01(\x03R\bkeyEpoch\x12)\n" +
-	"\x03key\x18\t \x01(\v2\x17.memd.v1.KeyDestructionR\x03key\"P\n" +
+	"\x03key\x18\t \x01(\v2\x17.memd.v1.KeyDestructionR\x03key\"_\n" +
 	"\n" +
 	"StoreCount\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x16\n" +
-	"\x06before\x18\x02 \x01(\x03R\x06before\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x03R\x05after\"\x8c\x01\n" +
+	"\x06before\x18\x02 \x01(\x03R\x06before\x12\x19\n" +
+	"\x05after\x18\x03 \x01(\x03H\x00R\x05after\x88\x01\x01B\b\n" +
+	"\x06_after\"\xaf\x01\n" +
 	"\tFallenRow\x12\x1b\n" +
 	"\tmemory_id\x18\x01 \x01(\tR\bmemoryId\x12$\n" +
 	"\x05scope\x18\x02 \x01(\v2\x0e.memd.v1.ScopeR\x05scope\x12<\n" +
-	"\x11surviving_sources\x18\x03 \x03(\v2\x0f.memd.v1.SourceR\x10survivingSources\"\xea\x01\n" +
+	"\x11surviving_sources\x18\x03 \x03(\v2\x0f.memd.v1.SourceR\x10survivingSources\x12!\n" +
+	"\x04kind\x18\x04 \x01(\x0e2\r.memd.v1.KindR\x04kind\"\xea\x01\n" +
 	"\x0eKeyDestruction\x12\x1f\n" +
 	"\vkms_version\x18\x01 \x01(\tR\n" +
 	"kmsVersion\x12?\n" +
 	"\runreadable_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\funreadableAt\x12=\n" +
 	"\fdestroyed_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vdestroyedAt\x127\n" +
-	"\tpurged_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bpurgedAt*`\n" +
+	"\tpurged_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bpurgedAt*|\n" +
 	"\fErasureState\x12\x1d\n" +
-	"\x19ERASURE_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
-	"\x15ERASURE_STATE_RUNNING\x10\x01\x12\x16\n" +
-	"\x12ERASURE_STATE_DONE\x10\x022\xb1\x01\n" +
+	"\x19ERASURE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16ERASURE_STATE_ACCEPTED\x10\x01\x12\x19\n" +
+	"\x15ERASURE_STATE_RUNNING\x10\x02\x12\x16\n" +
+	"\x12ERASURE_STATE_DONE\x10\x032\xb1\x01\n" +
 	"\x0eErasureService\x12J\n" +
 	"\n" +
 	"ForgetUser\x12\x1a.memd.v1.ForgetUserRequest\x1a\x1b.memd.v1.ForgetUserResponse\"\x03\x90\x02\x02\x12S\n" +
@@ -708,6 +726,7 @@ var file_memd_v1_erasure_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 	(*Scope)(nil),                 // 10: memd.v1.Scope
 	(*Source)(nil),                // 11: memd.v1.Source
+	(Kind)(0),                     // 12: memd.v1.Kind
 }
 var file_memd_v1_erasure_proto_depIdxs = []int32{
 	5,  // 0: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
@@ -720,18 +739,19 @@ var file_memd_v1_erasure_proto_depIdxs = []int32{
 	8,  // 7: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
 	10, // 8: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
 	11, // 9: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
-	9,  // 10: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
-	9,  // 11: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
-	9,  // 12: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
-	1,  // 13: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
-	3,  // 14: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
-	2,  // 15: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
-	4,  // 16: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
-	15, // [15:17] is the sub-list for method output_type
-	13, // [13:15] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	12, // 10: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
+	9,  // 11: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
+	9,  // 12: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
+	9,  // 13: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
+	1,  // 14: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
+	3,  // 15: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
+	2,  // 16: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
+	4,  // 17: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
+	16, // [16:18] is the sub-list for method output_type
+	14, // [14:16] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_erasure_proto_init() }
@@ -740,6 +760,7 @@ func file_memd_v1_erasure_proto_init() {
 		return
 	}
 	file_memd_v1_common_proto_init()
+	file_memd_v1_erasure_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

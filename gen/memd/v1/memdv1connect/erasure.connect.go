@@ -57,13 +57,13 @@ type ErasureServiceClient interface {
 	// backup can tell about them either. A user who was never seen is forgotten
 	// too: what arrives late about them is refused all the same.
 	//
-	// From the moment the call is accepted nothing of the user is returned and
-	// nothing can be written for them. It returns when the key is destroyed. When
-	// the caller's time runs out first, the error is ERASURE_UNFINISHED and the
-	// erasure goes on.
+	// It returns when the key is destroyed, in state DONE, or when it has waited for
+	// half a minute, in an earlier state: the erasure goes on, whatever becomes of
+	// the caller. Once it is fenced, which is the first thing that happens, nothing
+	// of the user is returned and nothing can be written for them.
 	//
-	// Safe to repeat with the same request id: it waits for, and returns, the
-	// same report. A user who comes back afterwards starts empty.
+	// Safe to repeat with the same request id: it waits again, for the same
+	// report. A user who comes back afterwards starts empty.
 	ForgetUser(context.Context, *v1.ForgetUserRequest) (*v1.ForgetUserResponse, error)
 	// ForgetSession erases one conversation of a user in the same way, along with
 	// every row that it went into. Its id is refused for ever.
@@ -83,13 +83,13 @@ type ErasureServiceHandler interface {
 	// backup can tell about them either. A user who was never seen is forgotten
 	// too: what arrives late about them is refused all the same.
 	//
-	// From the moment the call is accepted nothing of the user is returned and
-	// nothing can be written for them. It returns when the key is destroyed. When
-	// the caller's time runs out first, the error is ERASURE_UNFINISHED and the
-	// erasure goes on.
+	// It returns when the key is destroyed, in state DONE, or when it has waited for
+	// half a minute, in an earlier state: the erasure goes on, whatever becomes of
+	// the caller. Once it is fenced, which is the first thing that happens, nothing
+	// of the user is returned and nothing can be written for them.
 	//
-	// Safe to repeat with the same request id: it waits for, and returns, the
-	// same report. A user who comes back afterwards starts empty.
+	// Safe to repeat with the same request id: it waits again, for the same
+	// report. A user who comes back afterwards starts empty.
 	ForgetUser(context.Context, *v1.ForgetUserRequest) (*v1.ForgetUserResponse, error)
 	// ForgetSession erases one conversation of a user in the same way, along with
 	// every row that it went into. Its id is refused for ever.
