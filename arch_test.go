@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"erasure":             {".", "internal/pg", "shred", "provenance", "tombstones", "memory", "tenants"},
 	"internal/server":     {".", "gen/...", "internal/pg", "internal/auth", "shred", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
 	"internal/server/...": {".", "gen/...", "internal/server", "internal/pg", "internal/auth", "shred", "memory", "tenants", "erasure", "embed"},
+	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
 	"cmd/...":             {"./..."},
 }
 
