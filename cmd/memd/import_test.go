@@ -67,7 +67,7 @@ func TestImport_LargeTextsAreSentInSeveralRequests(t *testing.T) {
 	text := strings.Repeat("x", memd.MaxTextBytes)
 	var b strings.Builder
 	b.WriteString(`{"user":"u","session":"s","started_at":"2026-06-01T09:00:00Z","turns":[`)
-	for i := range 100 {
+	for i := range 48 {
 		if i > 0 {
 			b.WriteByte(',')
 		}
@@ -75,7 +75,7 @@ func TestImport_LargeTextsAreSentInSeveralRequests(t *testing.T) {
 	}
 	b.WriteString("]}")
 	status, out, errs := invoke(t, srv.URL, b.String(), "import", "-")
-	if status != exitOK || len(f.rows) != 100 {
+	if status != exitOK || len(f.rows) != 48 {
 		t.Fatalf("status %d, %d rows: %s%s", status, len(f.rows), out, errs)
 	}
 	if f.largest > memd.MaxBatchBytes/memd.MaxTextBytes {
