@@ -22,6 +22,12 @@ import (
 // cli is the command line: a field is a command, and a command is a struct with
 // a method Run, which may take the context and the console.
 type cli struct {
+	Dev         devCmd         `cmd:"" group:"service" help:"Run everything in one process, on a folder, for development."`
+	Serve       serveCmd       `cmd:"" group:"service" help:"Answer the API."`
+	Worker      workerCmd      `cmd:"" group:"service" help:"Carry out erasures and set up tenants."`
+	Migrate     migrateCmd     `cmd:"" group:"service" help:"Bring the database to this binary's schema."`
+	KMSEmulator kmsEmulatorCmd `cmd:"" name:"kms-emulator" group:"service" help:"Serve an emulator of Cloud KMS, for development and tests."`
+
 	Import importCmd `cmd:"" group:"memories" help:"Store conversations from a file of JSON lines."`
 	Add    addCmd    `cmd:"" group:"memories" help:"Store one memory."`
 	Search searchCmd `cmd:"" group:"memories" help:"Find the memories of a user that are nearest to a text."`

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sync/errgroup"
+
+	"forgettable.dev/memd/embed"
+	"forgettable.dev/memd/internal/node"
+)
+
+// serveCmd answers the API: a replica without state, of which any number run.
+// It can neither destroy a key nor write a key tree.
+type serveCmd struct {
+	processFlags
+	Listen        string `default:"127.0.0.1:8787" help:"Address of the API. Put TLS in front of anything but this machine."`
+	ResidentBytes int64  `default:"536870912" help:"Memory for the vectors of scopes that are searched, in bytes."`
+	ServeMetrics  bool   `help:"Also serve /metrics on the API's address, without an API key."`
+}
+
+func (c *serveCmd) Run(ctx context.Context, con *console) (err error) {
+	common, flush, err := c.common(ctx, con)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
+	embedding, err := embed.ConfigFromEnv(con.Getenv)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("listening: %w", err)
+	}
+	s, err := node.OpenServer(ctx, node.ServerConfig{
+		Common: common, Embed: embedding, ServeMetrics: c.ServeMetrics, MaxResidentBytes: c.ResidentBytes,
+	})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer func() { err = errors.Join(err, s.Close(ctx)) }()
+	g, ctx := errgroup.WithContext(ctx)
+	if err := c.metrics(ctx, g, common); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	common.Logger.InfoContext(ctx, "serving", "address", l.Addr().String())
+	g.Go(func() error { return s.Run(ctx, l) })
+	return g.Wait()
+}

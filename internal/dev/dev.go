@@ -1,0 +1,206 @@
+// Package dev runs all of memd in one process, on one folder: a private
+// PostgreSQL cluster, the KMS emulator, a ledger, a server and a worker. It is
+// what memd dev and memd demo are made of. The parts speak to each other as
+// they do in production, over a socket and over gRPC, each under its own role;
+// what is not production is that their keys, data and ledger share a disk.
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/embed"
+	"forgettable.dev/memd/internal/cluster"
+	"forgettable.dev/memd/internal/node"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/shred/kmsemu"
+)
+
+// Database is the name of the database in the private cluster.
+const Database = "memd"
+
+// Folders below Config.Dir.
+const (
+	clusterDir = "postgres"
+	kmsDir     = "kms"
+	ledgerDir  = "ledger"
+)
+
+// Config says where and how to run.
+type Config struct {
+	// Dir holds everything; it is made when it is not there. Required.
+	Dir string
+	// Listen is the API's address, on loopback. Required.
+	Listen string
+	// Logger is required.
+	Logger *slog.Logger
+	Embed  embed.Config
+	Tracer trace.TracerProvider
+	Clock  memd.Clock
+}
+
+// Dev is a running memd.
+type Dev struct {
+	Cluster *cluster.Cluster
+	KMS     *kmsemu.Server
+	// KMSAddress is where the emulator listens, on loopback.
+	KMSAddress string
+	Server     *node.Server
+	Worker     *node.Worker
+	// Address is the API's, as host:port.
+	Address string
+	Ledger  string
+
+	listener net.Listener
+	stop     context.CancelFunc
+	running  *errgroup.Group // server and worker
+	kms      errgroup.Group
+	ended    <-chan struct{}
+	close    sync.Once
+	closed   error
+	closers  []func() error
+}
+
+// Start starts everything and returns when calls can be answered. The caller
+// closes what it gets.
+func Start(ctx context.Context, c Config) (_ *Dev, err error) {
+	if c.Dir == "" || c.Listen == "" || c.Logger == nil {
+		return nil, errors.New("dev: Dir, Listen and Logger are required")
+	}
+	d := &Dev{Ledger: filepath.Join(c.Dir, ledgerDir)}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	d.stop = stop
+	d.running, running = errgroup.WithContext(running)
+	d.ended = running.Done()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	// 0755: the server's user must get through to the cluster; keys and data
+	// are in folders of their own, 0700.
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the folder: %w", err)
+	}
+	// Before the slow parts, so that a port in use is told at once.
+	if d.listener, err = net.Listen("tcp", c.Listen); err != nil {
+		return nil, fmt.Errorf("listening for the API: %w", err)
+	}
+	d.closers = append(d.closers, func() error { return ignoreClosed(d.listener.Close()) })
+	d.Address = d.listener.Addr().String()
+	if err := d.startKMS(c); err != nil {
+		return nil, err
+	}
+	if err := d.startCluster(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := d.open(ctx, c); err != nil {
+		return nil, err
+	}
+	d.running.Go(func() error { return d.Server.Run(running, d.listener) })
+	d.running.Go(func() error { return d.Worker.Run(running) })
+	d.running.Go(func() error {
+		select {
+		case <-running.Done():
+			return nil
+		case <-d.Cluster.Done():
+			return errors.New("PostgreSQL has stopped")
+		}
+	})
+	return d, nil
+}
+
+func (d *Dev) startKMS(c Config) (err error) {
+	d.KMS, err = kmsemu.Open(kmsemu.Config{Dir: filepath.Join(c.Dir, kmsDir), Clock: c.Clock})
+	if err != nil {
+		return fmt.Errorf("starting the KMS emulator: %w", err)
+	}
+	d.closers = append(d.closers, func() error { return d.KMS.Stop(context.Background()) })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listening for the KMS emulator: %w", err)
+	}
+	d.KMSAddress = l.Addr().String()
+	d.kms.Go(func() error { return d.KMS.Serve(l) })
+	return nil
+}
+
+func (d *Dev) startCluster(ctx context.Context, c Config) (err error) {
+	if d.Cluster, err = cluster.Start(ctx, cluster.Config{Dir: filepath.Join(c.Dir, clusterDir)}); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.Cluster.Close)
+	if err := d.Cluster.CreateDatabase(ctx, Database); err != nil {
+		return err
+	}
+	return pg.Migrate(ctx, d.Cluster.URL(Database, ""))
+}
+
+func (d *Dev) open(ctx context.Context, c Config) error {
+	metrics, err := node.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		return err
+	}
+	common := func(role string, identity kmsemu.Identity) node.Common {
+		return node.Common{
+			DatabaseURL: d.Cluster.URL(Database, role), KMS: d.Identity(identity),
+			Logger: c.Logger, Metrics: metrics, Clock: c.Clock, Tracer: c.Tracer,
+		}
+	}
+	d.Worker, err = node.OpenWorker(ctx, node.WorkerConfig{
+		Common: common(node.WorkerRole, kmsemu.Worker), Shredder: d.Identity(kmsemu.Shredder), Ledgers: []string{d.Ledger},
+	})
+	if err != nil {
+		return fmt.Errorf("opening the worker: %w", err)
+	}
+	d.closers = append(d.closers, func() error { return d.Worker.Close(context.Background()) })
+	d.Server, err = node.OpenServer(ctx, node.ServerConfig{
+		Common: common(node.AppRole, kmsemu.App), Embed: c.Embed, ServeMetrics: true,
+	})
+	if err != nil {
+		return fmt.Errorf("opening the server: %w", err)
+	}
+	d.closers = append(d.closers, func() error { return d.Server.Close(context.Background()) })
+	return nil
+}
+
+// Identity is how one of the emulator's callers is configured.
+func (d *Dev) Identity(id kmsemu.Identity) node.KMS {
+	return node.KMS{URL: "emulator:" + d.KMSAddress, Token: d.KMS.Tokens()[id]}
+}
+
+// Done is closed when a part has ended by itself; Close says why.
+func (d *Dev) Done() <-chan struct{} { return d.ended }
+
+// Close stops everything, the last started first, and returns when nothing is
+// left running. It is safe to repeat.
+func (d *Dev) Close() error {
+	d.close.Do(func() {
+		// The server and the worker end first and need all the others for it.
+		d.stop()
+		errs := []error{d.running.Wait()}
+		for i := len(d.closers) - 1; i >= 0; i-- {
+			errs = append(errs, d.closers[i]())
+		}
+		d.closed = errors.Join(append(errs, d.kms.Wait())...)
+	})
+	return d.closed
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/erasure"
+)
+
+// Metrics are what both processes count. Labels are methods, kinds and
+// outcomes; never a tenant's user.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	kms       *prometheus.HistogramVec
+	rows      *prometheus.CounterVec
+	epochs    prometheus.Counter
+	erasures  *prometheus.HistogramVec
+	failures  *prometheus.CounterVec
+	open      *prometheus.GaugeVec
+	rotations prometheus.Counter
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(r *prometheus.Registry) (*Metrics, error) {
+	m := &Metrics{
+		Registry: r,
+		kms: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "memd_kms_call_seconds", Help: "Calls to the key service, retries included one by one.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}, []string{"identity", "method", "outcome"}),
+		rows: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "memd_rows_total", Help: "Rows that were added, updated, deleted, or swept after they expired.",
+		}, []string{"change"}),
+		epochs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "memd_key_epochs_dropped_total", Help: "Key epochs that this process let go of because a newer one exists.",
+		}),
+		erasures: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "memd_erasure_seconds", Help: "Finished erasures, from acceptance to the end.",
+			Buckets: prometheus.ExponentialBuckets(0.05, 2, 16),
+		}, []string{"kind"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "memd_erasure_failures_total", Help: "Tries of an erasure that did not end it. It is tried again.",
+		}, []string{"kind"}),
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "memd_erasures_open", Help: "Erasures that are not finished: all, and those past their time of one month.",
+		}, []string{"which"}),
+		rotations: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "memd_key_rotations_total", Help: "Key trees that were rotated, each destroying one key version.",
+		}),
+	}
+	for _, c := range []prometheus.Collector{m.kms, m.rows, m.epochs, m.erasures, m.failures, m.open, m.rotations} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) kmsCall(identity, method string, err error, d time.Duration) {
+	outcome := "ok"
+	switch {
+	case errors.Is(err, memd.ErrShredded):
+		outcome = "shredded"
+	case errors.Is(err, memd.ErrKeyUnavailable):
+		outcome = "unavailable"
+	case errors.Is(err, memd.ErrPermissionDenied):
+		outcome = "denied"
+	case err != nil:
+		outcome = "error"
+	}
+	m.kms.WithLabelValues(identity, method, outcome).Observe(d.Seconds())
+}
+
+// changed is memory's hook.
+func (m *Metrics) changed(change string, rows int) {
+	m.rows.WithLabelValues(change).Add(float64(rows))
+}
+
+// worker is erasure's hook.
+func (m *Metrics) worker() erasure.Metrics {
+	return erasure.Metrics{
+		Done: func(kind erasure.Kind, took time.Duration) {
+			m.erasures.WithLabelValues(kind.String()).Observe(took.Seconds())
+		},
+		Failed: func(kind erasure.Kind) { m.failures.WithLabelValues(kind.String()).Inc() },
+		Open: func(open, overdue int64) {
+			m.open.WithLabelValues("all").Set(float64(open))
+			m.open.WithLabelValues("overdue").Set(float64(overdue))
+		},
+		Swept: func(rows int64) { m.changed("swept", int(rows)) },
+	}
+}
+
+// residents reports what searches keep in memory.
+func (m *Metrics) residents(size func() (scopes int, bytes int64)) error {
+	scopes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "memd_resident_scopes", Help: "Scopes whose vectors are in memory.",
+	}, func() float64 { n, _ := size(); return float64(n) })
+	bytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "memd_resident_bytes", Help: "Memory that resident scopes take.",
+	}, func() float64 { _, b := size(); return float64(b) })
+	if err := m.Registry.Register(scopes); err != nil {
+		return err
+	}
+	return m.Registry.Register(bytes)
+}
+
+// cachedTenants reports how many tenants' keys are in memory.
+func (m *Metrics) cachedTenants(kind string, cached func() int) error {
+	return m.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "memd_key_tenants", Help: "Tenants whose key tree is in memory.",
+		ConstLabels: prometheus.Labels{"process": kind},
+	}, func() float64 { return float64(cached()) }))
+}

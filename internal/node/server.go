@@ -1,0 +1,166 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sync/errgroup"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/embed"
+	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/internal/server"
+	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/shred"
+	"forgettable.dev/memd/tenants"
+)
+
+// ServerConfig says how a server runs.
+type ServerConfig struct {
+	Common
+	// Embed configures the OpenAI-compatible embedder.
+	Embed embed.Config
+	// ServeMetrics adds /metrics to the API's port, where it needs no API key.
+	ServeMetrics bool
+	// MaxResidentBytes and MaxScopeRows bound what searches keep in memory; zero
+	// means memory's defaults.
+	MaxResidentBytes int64
+	MaxScopeRows     int
+}
+
+// Server is one replica of the API.
+type Server struct {
+	Pool      *pg.Pool
+	Keyring   *shred.Keyring
+	Directory *provenance.Directory
+	Memory    *memory.Service
+	Erasure   *erasure.Service
+	API       *server.Server
+
+	common   Common
+	auth     *auth.Authenticator
+	instance *shred.Instance
+	closers  []func(context.Context) error
+}
+
+// OpenServer connects a server to its database and its key service. It answers
+// nothing before Run.
+func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{common: c.Common}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(ctx))
+		}
+	}()
+	if s.Pool, err = c.openPool(ctx, AppRole); err != nil {
+		return nil, err
+	}
+	s.later(func(context.Context) error { s.Pool.Close(); return nil })
+	kms, err := c.openKMS(ctx, c.KMS, "app")
+	if err != nil {
+		return nil, err
+	}
+	s.later(func(context.Context) error { return kms.Close() })
+	if s.instance, err = shred.Register(ctx, shred.InstanceConfig{Pool: s.Pool, Kind: "serve", Logger: c.Logger}); err != nil {
+		return nil, fmt.Errorf("registering this instance: %w", err)
+	}
+	s.later(s.instance.Close)
+	s.Keyring, err = shred.NewKeyring(shred.KeyringConfig{
+		Pool: s.Pool, KMS: kms, Instance: s.instance, Logger: c.Logger,
+		Exists: tenantExists, OnDrop: func(ctx context.Context, t memd.TenantNo) { s.forgetful(ctx, t) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.later(func(context.Context) error { s.Keyring.Close(); return nil })
+	s.Directory = provenance.New(c.Clock)
+	s.Memory, err = memory.New(memory.Config{
+		Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Embedder: embedders(c.Embed), Clock: c.Clock, Logger: c.Logger,
+		MaxResidentBytes: c.MaxResidentBytes, MaxScopeRows: c.MaxScopeRows, OnChange: c.Metrics.changed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Erasure = &erasure.Service{Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock}
+	if s.auth, err = auth.New(auth.Config{Pool: s.Pool, Clock: c.Clock, Logger: c.Logger}); err != nil {
+		return nil, err
+	}
+	s.API, err = server.New(server.Config{
+		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Erasure: s.Erasure, Logger: c.Logger, Clock: c.Clock,
+		Registry: c.Metrics.Registry, ServeMetrics: c.ServeMetrics, Tracer: c.Tracer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, errors.Join(c.Metrics.residents(s.Memory.Resident), c.Metrics.cachedTenants("serve", s.Keyring.Cached))
+}
+
+// tenantExists lets the keyring tell a tenant that is being set up from none.
+func tenantExists(ctx context.Context, db pg.DB, tenant memd.TenantNo) (bool, error) {
+	_, err := tenants.GetByNo(ctx, db, tenant)
+	if errors.Is(err, memd.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// forgetful drops what this process remembers of whom a new epoch forgets.
+func (s *Server) forgetful(ctx context.Context, t memd.TenantNo) {
+	s.common.Metrics.epochs.Inc()
+	if err := s.Memory.Refresh(ctx, t); err != nil && ctx.Err() == nil {
+		s.common.Logger.WarnContext(ctx, "scopes in memory were dropped, not refreshed", "tenant_no", t, "error", err)
+	}
+}
+
+// Run answers calls on l until ctx ends and lets those under way finish. It
+// closes l.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	// The lease, the keyring and the pool outlive the listener: calls under way
+	// still need them.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var g errgroup.Group
+	g.Go(func() error { return s.instance.Run(background) })
+	g.Go(func() error { return s.Keyring.Run(background) })
+	g.Go(func() error { return s.auth.Run(background) })
+	err := s.API.Serve(ctx, l)
+	stop()
+	return errors.Join(err, ignoreEnd(g.Wait()))
+}
+
+// Close releases what OpenServer took. Run has ended before.
+func (s *Server) Close(ctx context.Context) error { return s.close(ctx) }
+
+func (s *Server) later(f func(context.Context) error) { s.closers = append(s.closers, f) }
+
+func (s *Server) close(ctx context.Context) error {
+	err := closeAll(ctx, s.closers)
+	s.closers = nil
+	return err
+}
+
+// closeAll closes in reverse order, all of them, within closeTimeout.
+func closeAll(ctx context.Context, closers []func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	var errs []error
+	for i := len(closers) - 1; i >= 0; i-- {
+		errs = append(errs, closers[i](ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreEnd(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}

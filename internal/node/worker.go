@@ -1,0 +1,118 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/google/uuid"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/shred"
+	"forgettable.dev/memd/shred/ledger"
+	"forgettable.dev/memd/tenants"
+)
+
+// WorkerConfig says how a worker runs.
+type WorkerConfig struct {
+	Common
+	// Shredder is the KMS identity that destroys. Its URL is that of KMS if
+	// empty. Required otherwise.
+	Shredder KMS
+	// Ledgers are the places that keep key trees outside the database: a
+	// folder, gs://… or s3://…. At least one.
+	Ledgers []string
+}
+
+// Worker carries out what the API accepts.
+type Worker struct {
+	Pool    *pg.Pool
+	Rotator *shred.Rotator
+	Ledgers []ledger.Ledger
+
+	work    *erasure.Worker
+	closers []func(context.Context) error
+}
+
+const sqlInstallation = `SELECT installation_id FROM memd.installation`
+
+// OpenWorker connects a worker. It does nothing before Run.
+func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if len(c.Ledgers) == 0 {
+		return nil, errors.New("no ledger is set (MEMD_LEDGER)")
+	}
+	if c.Shredder.URL == "" {
+		c.Shredder.URL = c.KMS.URL
+	}
+	w := &Worker{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close(ctx))
+		}
+	}()
+	if w.Pool, err = c.openPool(ctx, WorkerRole); err != nil {
+		return nil, err
+	}
+	w.closers = append(w.closers, func(context.Context) error { w.Pool.Close(); return nil })
+	for _, url := range c.Ledgers {
+		l, err := ledger.Open(ctx, url)
+		if err != nil {
+			return nil, fmt.Errorf("opening a ledger: %w", err)
+		}
+		w.Ledgers = append(w.Ledgers, l)
+		if c, ok := l.(io.Closer); ok {
+			w.closers = append(w.closers, func(context.Context) error { return c.Close() })
+		}
+	}
+	worker, err := c.openKMS(ctx, c.KMS, "worker")
+	if err != nil {
+		return nil, err
+	}
+	w.closers = append(w.closers, func(context.Context) error { return worker.Close() })
+	shredder, err := c.openKMS(ctx, c.Shredder, "shredder")
+	if err != nil {
+		return nil, err
+	}
+	w.closers = append(w.closers, func(context.Context) error { return shredder.Close() })
+	w.Rotator, err = shred.NewRotator(shred.RotatorConfig{
+		Pool: w.Pool, Worker: worker, Shredder: shredder, Ledgers: w.Ledgers, Clock: c.Clock, Logger: c.Logger,
+		Sample: func(ctx context.Context, _ memd.TenantNo, k *shred.Keys) error {
+			return w.Pool.With(ctx, func(db pg.DB) error { return memory.Sample(ctx, db, k) })
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var installation uuid.UUID
+	err = w.Pool.With(ctx, func(db pg.DB) error { return db.QueryRow(ctx, sqlInstallation).Scan(&installation) })
+	if err != nil {
+		return nil, fmt.Errorf("reading the installation's id: %w", err)
+	}
+	w.work, err = erasure.NewWorker(erasure.WorkerConfig{
+		Pool: w.Pool, Rotator: w.Rotator, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.worker(),
+		Provision: func(ctx context.Context, t tenants.Tenant) error {
+			return shred.Provision(ctx, shred.ProvisionConfig{
+				Pool: w.Pool, KMS: worker, Ledgers: w.Ledgers, Installation: installation,
+				DestroyDelay: t.Policy.DestroyDelay, Clock: c.Clock,
+			}, t.No)
+		},
+	})
+	return w, err
+}
+
+// Run works until ctx ends and finishes the step that it is at.
+func (w *Worker) Run(ctx context.Context) error { return w.work.Run(ctx) }
+
+// Close releases what OpenWorker took. Run has ended before.
+func (w *Worker) Close(ctx context.Context) error {
+	err := closeAll(ctx, w.closers)
+	w.closers = nil
+	return err
+}
