@@ -42,6 +42,7 @@ var mayImport = map[string][]string{
 	"internal/server":     {".", "gen/...", "internal/pg", "internal/auth", "shred", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
 	"internal/server/...": {".", "gen/...", "internal/server", "internal/pg", "internal/auth", "shred", "memory", "tenants", "erasure", "embed"},
 	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
+	"internal/memdtest":   {"./..."},
 	"cmd/...":             {"./..."},
 }
 
@@ -50,11 +51,11 @@ var mayImport = map[string][]string{
 var onlyFrom = map[string][]string{
 	"cloud.google.com/go/kms/apiv1": {"shred/gcpkms"},
 	"connectrpc.com/":               {"gen/...", "internal/server/...", "cmd/..."},
-	"testing":                       {"internal/pgtest", "shred/kmstest"},
+	"testing":                       {"internal/pgtest", "internal/memdtest", "shred/kmstest"},
 }
 
 // onlyInTests are packages of the module for tests alone.
-var onlyInTests = []string{"internal/pgtest", "internal/fault", "shred/kmstest"}
+var onlyInTests = []string{"internal/pgtest", "internal/memdtest", "internal/fault", "shred/kmstest"}
 
 // ownerOf says which package's SQL may name a table. Others call the owner's
 // functions, or a view or function of the migrations.

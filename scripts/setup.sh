@@ -70,7 +70,7 @@ complete() {
       printf 'PostgreSQL %s with pgvector %s in %s\n' "$version" "$vector" "$dir"
       return 0
     fi
-  done < <(servers)
+  done <<<"$(servers)"
   return 1
 }
 
@@ -167,7 +167,7 @@ with_apt() {
       apt_install "postgresql-$major-pgvector"
       return
     fi
-  done < <(servers)
+  done <<<"$(servers)"
 
   for major in $(apt_majors -pgvector); do
     if at_least "$(apt_version "postgresql-$major-pgvector")" "$min_vector"; then
