@@ -73,7 +73,16 @@ func TestUnmarshalTree_RefusesWhatIsNotCanonical(t *testing.T) {
 		binary.BigEndian.PutUint32(b[headerBytes-4:], count)
 		return append(append(b, kinds...), make([]byte, 32*keys)...)
 	}
-	deep := bytes.Repeat([]byte{0b10_10_10_10}, 500)
+	// chain is a tree of one key, depth levels down, beside holes.
+	const longest = 2 * (2*22 - 1 + 2*40 - 1 + 1)
+	chain := func(depth int) []byte {
+		kinds := make([]byte, (2*depth+4)/4)
+		for i := range depth {
+			kinds[2*i/4] |= 0b10 << (6 - 2*i%4*2)
+		}
+		kinds[2*depth/4] |= 0b01 << (6 - 2*depth%4*2)
+		return state(uint32(2*depth+1), kinds, 1)
+	}
 	cases := map[string][]byte{
 		"empty":                     nil,
 		"header only":               good[:headerBytes],
@@ -90,10 +99,10 @@ func TestUnmarshalTree_RefusesWhatIsNotCanonical(t *testing.T) {
 		"two thousand million":      state(0x7fffffff, []byte{0}, 0),
 		"split without children":    state(1, []byte{0b10_00_00_00}, 0),
 		"split of holes":            state(3, []byte{0b10_00_00_00}, 0),
-		"nodes after the root":      state(2, []byte{0b01_01_00_00}, 2),
+		"nodes after the root":      state(2, []byte{0b01_00_00_00}, 1),
 		"unknown node":              state(1, []byte{0b11_00_00_00}, 0),
 		"stray bits":                state(1, []byte{0b01_00_00_01}, 1),
-		"deeper than any path":      state(2000, deep, 0),
+		"deeper than any path":      chain(longest + 1),
 		"key without its bytes":     state(1, []byte{0b01_00_00_00}, 0),
 		"hole with somebody's byte": state(1, []byte{0}, 1),
 	}
@@ -102,8 +111,10 @@ func TestUnmarshalTree_RefusesWhatIsNotCanonical(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := shred.UnmarshalTree(state(1, []byte{0b01_00_00_00}, 1)); err != nil {
-		t.Errorf("control: %v", err)
+	for name, b := range map[string][]byte{"a root": state(1, []byte{0b01_00_00_00}, 1), "as deep as the longest path": chain(longest)} {
+		if _, err := shred.UnmarshalTree(b); err != nil {
+			t.Errorf("control, %s: %v", name, err)
+		}
 	}
 }
 

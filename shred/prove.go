@@ -17,15 +17,17 @@ import (
 //     punctured paths, and none of them can still be derived.
 //
 // Anything else gives memd.ErrCorrupt, and old must not be destroyed. It shares
-// no code with Next but the child function: what is compared is the list of
-// holes, computed from the old list and the paths alone.
+// no code with Next but the child function and the check that a path is one:
+// what is compared is the list of holes, computed from the old list and the
+// paths alone.
 func ProveCover(old, new *Tree, punctured []Path) error {
 	if len(old.nodes) == 0 || len(new.nodes) == 0 {
 		return memd.ErrStale
 	}
-	paths, err := sortedPaths(punctured)
-	if err != nil {
-		return err
+	for _, p := range punctured {
+		if !p.Valid() {
+			return errPath
+		}
 	}
 	switch {
 	case new.tenant != old.tenant:
@@ -37,7 +39,7 @@ func ProveCover(old, new *Tree, punctured []Path) error {
 	case subtle.ConstantTimeCompare(new.index[:], old.index[:]) != 1:
 		return corrupt("proving cover: another index key")
 	}
-	want, got := union(append(old.holes(), paths...)), new.holes()
+	want, got := union(append(old.holes(), punctured...)), new.holes()
 	if !slices.Equal(want, got) {
 		if covers(want, got) {
 			return corrupt("proving cover: a path that was to be punctured is still covered")

@@ -149,7 +149,9 @@ func TestSealTree_PassesErrorsOfTheKMS(t *testing.T) {
 }
 
 func FuzzParseTreeHeader(f *testing.F) {
-	good := sealed(f, newTree(f))
+	// A stored value, because fuzzing runs in several processes: each would call
+	// the fresh value of another one a forgery.
+	good := readVectors(f).SealedTree
 	f.Add(good)
 	f.Add(good[:40])
 	f.Add([]byte("memdtree"))
@@ -168,7 +170,7 @@ func FuzzParseTreeHeader(f *testing.F) {
 		if err != nil && !errors.Is(err, memd.ErrCorrupt) {
 			t.Fatalf("refused with %v", err)
 		}
-		if err == nil && !bytes.Equal(data[len(data)-16:], good[len(good)-16:]) {
+		if err == nil && !bytes.Equal(data, good) {
 			t.Fatalf("opened a forgery of epoch %d", tree.Epoch())
 		}
 	})

@@ -41,6 +41,8 @@ type vectors struct {
 	RowDigests map[string]string `json:"row_digests"`
 	Sealed     []sealedVector    `json:"sealed"`
 	AAD        map[string]string `json:"aad"`
+	// SealedTree is the tree, wrapped by the test's KMS.
+	SealedTree []byte `json:"sealed_tree"`
 }
 
 type sealedVector struct {
@@ -49,7 +51,20 @@ type sealedVector struct {
 	Sealed    []byte `json:"sealed"`
 }
 
-func vectorTree(t *testing.T) *shred.Tree {
+func readVectors(t testing.TB) vectors {
+	t.Helper()
+	b, err := os.ReadFile(vectorsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v vectors
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func vectorTree(t testing.TB) *shred.Tree {
 	t.Helper()
 	seed := make([]byte, 64)
 	for i := range seed {
@@ -63,7 +78,7 @@ func vectorTree(t *testing.T) *shred.Tree {
 }
 
 // vectorSealers are the keys whose outputs are pinned.
-func vectorSealers(t *testing.T) map[string]*shred.Sealer {
+func vectorSealers(t testing.TB) map[string]*shred.Sealer {
 	t.Helper()
 	k := keysOf(t, vectorTree(t))
 	subject, err := k.Subject(number(t, 1, 5))
@@ -169,6 +184,7 @@ func TestVectors(t *testing.T) {
 				got.Sealed = append(got.Sealed, sealedVector{Key: name, Plaintext: text, Sealed: sealed})
 			}
 		}
+		got.SealedTree = sealed(t, vectorTree(t))
 		b, err := json.MarshalIndent(got, "", "  ")
 		if err != nil {
 			t.Fatal(err)
@@ -177,14 +193,7 @@ func TestVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b, err := os.ReadFile(vectorsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want vectors
-	if err := json.Unmarshal(b, &want); err != nil {
-		t.Fatal(err)
-	}
+	want := readVectors(t)
 	if len(want.Sealed) != len(sealers)*len(vectorTexts) {
 		t.Errorf("file has %d sealed values", len(want.Sealed))
 	}
@@ -194,8 +203,12 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s does not open what it sealed: %v", s.Key, err)
 		}
 	}
+	tree, version, err := shred.OpenTree(t.Context(), wrapper{}, testKey, want.SealedTree)
+	if err != nil || version != testVersion || tree.Digest() != vectorTree(t).Digest() {
+		t.Errorf("the sealed tree does not open: %v", err)
+	}
 	// Sealed values have random nonces: they are opened, and not compared.
-	got.Sealed = want.Sealed
+	got.Sealed, got.SealedTree = want.Sealed, want.SealedTree
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("a stored format changed:\n%s", diff)
 	}

@@ -49,10 +49,11 @@ func writeUntilKilled(dir, who string) int {
 	}
 }
 
-// contentOf is what the writers put under a name: from 0 to 64 KiB.
+// contentOf is what the writers put under a name: from 0 to 1 MiB: a kill lands inside a large
+// write more often than between two small ones.
 func contentOf(name string) []byte {
 	sum := sha256.Sum256([]byte(name))
-	return bytes.Repeat(sum[:], int(sum[0])*8)
+	return bytes.Repeat(sum[:], int(sum[0])*128)
 }
 
 func TestFolder_KilledWriters(t *testing.T) {
@@ -65,7 +66,7 @@ func TestFolder_KilledWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	acknowledged, left := map[string]bool{}, 0
-	for round := range 30 {
+	for round := range 20 {
 		cmd := exec.Command(self, fmt.Sprintf("w%d", round))
 		cmd.Env = append(os.Environ(), writerDir+"="+dir)
 		var stderr bytes.Buffer
@@ -79,7 +80,7 @@ func TestFolder_KilledWriters(t *testing.T) {
 		}
 		// The kill comes at a random moment after a random number of names.
 		lines := bufio.NewScanner(out)
-		for range 1 + r.IntN(20) {
+		for range 1 + r.IntN(5) {
 			if !lines.Scan() {
 				t.Fatalf("writer ended by itself: %s", stderr.String())
 			}
