@@ -99,6 +99,18 @@ func TestMemory_EveryFieldArrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A source's session is the scope's user's where it names nobody.
+	fact, err := a.Add(ctx, &memdv1.AddRequest{Rows: []*memdv1.Row{{
+		Scope: user("chat", "carol"), Kind: memdv1.Kind_KIND_FACT, Text: "Carol was here.",
+		Sources: []*memdv1.Source{{Source: &memdv1.Source_Session{Session: &memdv1.Session{SessionId: "s7"}}}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	carol, err := b.Get(ctx, &memdv1.GetRequest{Scope: user("chat", "carol"), MemoryId: fact.GetResults()[0].GetMemoryId()})
+	if err != nil || fmt.Sprint(carol.GetMemory().GetSessionIds()) != "[s7]" {
+		t.Errorf("drawn from a session of the scope's user: %v, %v", carol, err)
+	}
 	for includeShared, want := range map[bool]int{false: 1, true: 2} {
 		found, err := b.Search(ctx, &memdv1.SearchRequest{Scope: alice, Text: "elm street", IncludeShared: includeShared})
 		if err != nil || len(found.GetHits()) != want {
