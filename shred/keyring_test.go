@@ -1,0 +1,355 @@
+package shred_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/shred"
+)
+
+// process is one memd process as far as keys go: an instance and a keyring, as
+// the application's role and KMS identity.
+type process struct {
+	instance *shred.Instance
+	keyring  *shred.Keyring
+	kms      *fuse
+	lapsed   chan struct{}
+	// kill ends the process's loops without dropping or removing anything, as
+	// when it hangs.
+	kill func()
+}
+
+type processConfig struct {
+	pool       *pg.Pool     // the application's if nil
+	log        *slog.Logger // none if nil
+	lease      time.Duration
+	maxTenants int
+	deaf       bool // does not run the keyring's loop
+	exists     func(context.Context, pg.DB, memd.TenantNo) (bool, error)
+}
+
+func (w *world) process(c processConfig) *process {
+	w.t.Helper()
+	if c.pool == nil {
+		c.pool = w.appPool
+	}
+	if c.log == nil {
+		c.log = w.log
+	}
+	p := &process{kms: new(fuse), lapsed: make(chan struct{})}
+	var err error
+	p.instance, err = shred.Register(w.t.Context(), shred.InstanceConfig{
+		Pool: c.pool, Kind: "serve", Lease: c.lease, Logger: c.log,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p.keyring, err = shred.NewKeyring(shred.KeyringConfig{
+		Pool: c.pool, KMS: fusedKMS{p.kms, w.app}, Instance: p.instance, Exists: c.exists,
+		MaxTenants: c.maxTenants, Logger: c.log,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var once sync.Once
+	p.instance.OnLapse(func() { once.Do(func() { close(p.lapsed) }) })
+	ctx, cancel := context.WithCancel(context.Background())
+	var loops sync.WaitGroup
+	loops.Go(func() {
+		if err := p.instance.Run(ctx); err != nil {
+			w.t.Error(err)
+		}
+	})
+	if !c.deaf {
+		loops.Go(func() {
+			if err := p.keyring.Run(ctx); err != nil {
+				w.t.Error(err)
+			}
+		})
+	}
+	p.kill = func() { cancel(); loops.Wait() }
+	w.t.Cleanup(func() {
+		p.kill()
+		p.keyring.Close()
+		if err := p.instance.Close(context.Background()); err != nil {
+			w.t.Error(err)
+		}
+	})
+	return p
+}
+
+func (p *process) keys(t *testing.T, tenant memd.TenantNo, minEpoch int64) *shred.Keys {
+	t.Helper()
+	k, err := p.keyring.Keys(t.Context(), tenant, minEpoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func wantDropped(t *testing.T, k *shred.Keys) {
+	t.Helper()
+	if _, err := k.Subject(number(t, 1, 1)); !errors.Is(err, memd.ErrStale) {
+		t.Errorf("old keys give %v, want ErrStale", err)
+	}
+}
+
+func TestKeyring_Keys(t *testing.T) {
+	w := newWorld(t)
+
+	t.Run("64 callers at once cost one call of the KMS", func(t *testing.T) {
+		tenant, p := w.tenant(), w.process(processConfig{})
+		var g sync.WaitGroup
+		start := make(chan struct{})
+		for range 64 {
+			g.Go(func() {
+				<-start
+				k, err := p.keyring.Keys(t.Context(), tenant, 1)
+				if err != nil || k.Epoch() != 1 || k.Tenant() != tenant {
+					t.Errorf("Keys gives %v, %v", k, err)
+				}
+			})
+		}
+		close(start)
+		g.Wait()
+		p.keys(t, tenant, 0)
+		if n := p.kms.reached(); n != 1 {
+			t.Errorf("the KMS was called %d times", n)
+		}
+	})
+
+	t.Run("a later epoch drops the old keys in every process before the rotation ends", func(t *testing.T) {
+		tenant, one, two := w.tenant(), w.process(processConfig{}), w.process(processConfig{})
+		old := []*shred.Keys{one.keys(t, tenant, 1), two.keys(t, tenant, 1)}
+		w.puncture(tenant, subject(t, 7))
+		w.rotate(w.rotator(), tenant)
+		for _, k := range old {
+			wantDropped(t, k)
+		}
+		for _, p := range []*process{one, two} {
+			k := p.keys(t, tenant, 2)
+			if _, err := k.Subject(number(t, 1, 7)); !errors.Is(err, memd.ErrShredded) {
+				t.Errorf("erased subject gives %v", err)
+			}
+			if _, err := k.Subject(number(t, 1, 8)); err != nil {
+				t.Errorf("neighbour gives %v", err)
+			}
+			if n := p.kms.reached(); n != 2 {
+				t.Errorf("the KMS was called %d times for two epochs", n)
+			}
+		}
+	})
+
+	t.Run("a call that names a later epoch drops the old keys itself", func(t *testing.T) {
+		tenant, deaf := w.tenant(), w.process(processConfig{deaf: true})
+		old := deaf.keys(t, tenant, 1)
+		w.puncture(tenant, subject(t, 7))
+		impatient := w.rotator(func(c *shred.RotatorConfig) { c.InstanceWait = 10 * time.Millisecond })
+		if _, err := impatient.Rotate(t.Context(), tenant); !memd.Transient(err) {
+			t.Fatalf("rotation that a process holds up gives %v", err)
+		}
+		if k := deaf.keys(t, tenant, 2); k.Epoch() != 2 {
+			t.Errorf("epoch is %d", k.Epoch())
+		}
+		wantDropped(t, old)
+		done := w.rotate(impatient, tenant)
+		if done.State != shred.RotationFinished || done.Epoch != 2 {
+			t.Errorf("rotation is %+v", done)
+		}
+	})
+
+	t.Run("Do tries again with fresh keys", func(t *testing.T) {
+		tenant, p := w.tenant(), w.process(processConfig{})
+		var seen []int64
+		err := p.keyring.Do(t.Context(), tenant, 0, func(k *shred.Keys) error {
+			seen = append(seen, k.Epoch())
+			if len(seen) == 1 {
+				if _, err := w.rotator().ForceRotate(t.Context(), tenant); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := k.Subject(number(t, 1, 1))
+			return err
+		})
+		if err != nil || len(seen) != 2 || seen[1] != 2 {
+			t.Errorf("Do gives %v after epochs %v", err, seen)
+		}
+	})
+
+	t.Run("bounds the tenants in memory and zeroes the evicted", func(t *testing.T) {
+		p := w.process(processConfig{maxTenants: 2})
+		first := w.tenant()
+		k := p.keys(t, first, 1)
+		p.keys(t, w.tenant(), 1)
+		p.keys(t, w.tenant(), 1)
+		wantDropped(t, k)
+		if n := p.keyring.Cached(); n != 2 {
+			t.Errorf("%d tenants are cached", n)
+		}
+		// Evicted, but reported: a rotation must not wait for this process.
+		w.puncture(first, subject(t, 7))
+		w.rotate(w.rotator(), first)
+	})
+
+	t.Run("goes on without the KMS for what is in memory", func(t *testing.T) {
+		tenant, other, p := w.tenant(), w.tenant(), w.process(processConfig{})
+		p.keys(t, tenant, 1)
+		p.kms.arm(1, false)
+		p.keys(t, tenant, 1)
+		if _, err := p.keyring.Keys(t.Context(), other, 1); !errors.Is(err, memd.ErrKeyUnavailable) {
+			t.Errorf("a tenant that is not in memory gives %v", err)
+		}
+		p.kms.arm(0, false)
+		p.keys(t, other, 1)
+	})
+
+	t.Run("tells who is not there from who is being set up", func(t *testing.T) {
+		p := w.process(processConfig{exists: func(_ context.Context, _ pg.DB, tenant memd.TenantNo) (bool, error) {
+			return tenant == 1000, nil
+		}})
+		if _, err := p.keyring.Keys(t.Context(), 1000, 0); !errors.Is(err, memd.ErrTenantInactive) {
+			t.Errorf("a tenant being set up gives %v", err)
+		}
+		if _, err := p.keyring.Keys(t.Context(), 1001, 0); !errors.Is(err, memd.ErrNotFound) {
+			t.Errorf("a tenant that is not there gives %v", err)
+		}
+		tenant := w.tenant()
+		if _, err := p.keyring.Keys(t.Context(), tenant, 5); !errors.Is(err, memd.ErrStale) {
+			t.Errorf("an epoch that is not there gives %v", err)
+		}
+		p.keys(t, tenant, 1)
+	})
+}
+
+func TestInstance_Lapse(t *testing.T) {
+	w := newWorld(t)
+	tenant := w.tenant()
+	p := w.process(processConfig{lease: 500 * time.Millisecond, deaf: true})
+	k := p.keys(t, tenant, 1)
+	w.puncture(tenant, subject(t, 7))
+
+	// The process hangs: it neither hears nor renews. The rotation waits for its
+	// lease to end and no longer.
+	p.kill()
+	w.rotate(w.rotator(), tenant)
+	if !p.instance.Lapsed() {
+		t.Error("rotation ended before the lease did")
+	}
+	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrKeyUnavailable) {
+		t.Errorf("Keys gives %v after the lease ended", err)
+	}
+	wantDropped(t, k)
+}
+
+// With the database away, keys are used until the lease ends, then dropped
+// without anybody asking for them; with the database back, so is the lease.
+func TestInstance_DatabaseAway(t *testing.T) {
+	w := newWorld(t)
+	tenant := w.tenant()
+	pool, wire := w.openThroughWire()
+	back := make(chan struct{}, 1)
+	p := w.process(processConfig{lease: 500 * time.Millisecond, pool: pool, log: slog.New(awaited{slog.DiscardHandler, "lease is back", back})})
+	k := p.keys(t, tenant, 1)
+	wire.arm(1, false)
+	p.keys(t, tenant, 1)
+	<-p.lapsed
+	wantDropped(t, k)
+	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrKeyUnavailable) {
+		t.Errorf("Keys gives %v after the lease ended", err)
+	}
+	w.puncture(tenant, subject(t, 7))
+	w.rotate(w.rotator(), tenant)
+	wire.arm(0, false)
+	<-back
+	if got := p.keys(t, tenant, 2); got.Epoch() != 2 {
+		t.Errorf("epoch is %d", got.Epoch())
+	}
+}
+
+// awaited is a log that signals when a message appears in it.
+type awaited struct {
+	slog.Handler
+	message string
+	seen    chan struct{}
+}
+
+func (a awaited) Enabled(context.Context, slog.Level) bool { return true }
+
+func (a awaited) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == a.message {
+		select {
+		case a.seen <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func TestInstance_Close(t *testing.T) {
+	w := newWorld(t)
+	tenant, p := w.tenant(), w.process(processConfig{})
+	k := p.keys(t, tenant, 1)
+	p.kill()
+	if err := p.instance.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantDropped(t, k)
+	var listed int
+	err := w.workerPool.With(t.Context(), func(db pg.DB) error {
+		return db.QueryRow(t.Context(), `SELECT count(*) FROM memd.instances`).Scan(&listed)
+	})
+	if err != nil || listed != 0 {
+		t.Errorf("%d instances are listed, %v", listed, err)
+	}
+	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrKeyUnavailable) {
+		t.Errorf("Keys gives %v after Close", err)
+	}
+	w.puncture(tenant, subject(t, 7))
+	w.rotate(w.rotator(), tenant)
+}
+
+// Readers, writers of epochs and lapses at once: whoever gets keys gets ones
+// that are right, and a finished rotation leaves nobody with the old ones.
+func TestKeyring_UnderRotation(t *testing.T) {
+	w := newWorld(t)
+	tenant := w.tenant()
+	processes := []*process{w.process(processConfig{}), w.process(processConfig{}), w.process(processConfig{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	var finished sync.Map // epoch → true once Rotate returned
+	var readers sync.WaitGroup
+	for _, p := range processes {
+		for range 4 {
+			readers.Go(func() {
+				for ctx.Err() == nil {
+					var least int64
+					finished.Range(func(e, _ any) bool { least = max(least, e.(int64)); return true })
+					err := p.keyring.Do(ctx, tenant, 0, func(k *shred.Keys) error {
+						_, err := k.Subject(number(t, 1, 2))
+						if err == nil && k.Epoch() < least {
+							t.Errorf("keys of epoch %d work after the rotation to %d was finished", k.Epoch(), least)
+						}
+						return err
+					})
+					if err != nil && ctx.Err() == nil && !errors.Is(err, memd.ErrStale) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	r := w.rotator()
+	for n := int64(0); n < 15; n++ {
+		w.puncture(tenant, subject(t, 10+n))
+		done := w.rotate(r, tenant)
+		finished.Store(done.Epoch, true)
+	}
+	cancel()
+	readers.Wait()
+	w.checkLine(tenant, []shred.Path{leaf(t, 2)}, []shred.Path{subject(t, 10), subject(t, 24)})
+}
