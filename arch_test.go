@@ -42,6 +42,8 @@ var mayImport = map[string][]string{
 	"internal/server":     {".", "gen/...", "internal/pg", "internal/auth", "shred", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
 	"internal/server/...": {".", "gen/...", "internal/server", "internal/pg", "internal/auth", "shred", "memory", "tenants", "erasure", "embed"},
 	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
+	"internal/dev":        {".", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
+	"internal/demo":       {".", "gen/...", "internal/cluster", "internal/dev", "internal/auth", "shred/...", "tenants"},
 	"internal/memdtest":   {"./..."},
 	"cmd/...":             {"./..."},
 }
@@ -69,6 +71,13 @@ var ownerOf = map[string]string{
 	"erasures": "erasure", "erasure_steps": "erasure", "erasure_fallen": "erasure",
 	"principals": "internal/auth",
 }
+
+// witnesses read tables that are not theirs: what they check must not be asked
+// through the code that they check. A SELECT is all they get, and an INSERT,
+// to be seen refused.
+var witnesses = []string{"internal/demo"}
+
+var witnessed = regexp.MustCompile(`^\s*(SELECT|INSERT INTO)\b`)
 
 // Sizes above which a file is to be split by concept.
 const (
@@ -241,7 +250,14 @@ func TestTables_HaveOneOwner(t *testing.T) {
 			if !ok || literal.Kind != token.STRING {
 				return true
 			}
-			for _, m := range namedInSQL.FindAllStringSubmatch(literal.Value, -1) {
+			text, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				text = literal.Value
+			}
+			if slices.Contains(witnesses, s.folder) && witnessed.MatchString(text) {
+				return true
+			}
+			for _, m := range namedInSQL.FindAllStringSubmatch(text, -1) {
 				if owner := ownerOf[m[1]]; owner != "" && owner != s.folder {
 					t.Errorf("%s names memd.%s, which is %s's", s.fileSet.Position(literal.Pos()), m[1], owner)
 				}

@@ -12,6 +12,7 @@ import (
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/ledger"
 	"forgettable.dev/memd/tenants"
@@ -37,8 +38,6 @@ type Worker struct {
 	work    *erasure.Worker
 	closers []func(context.Context) error
 }
-
-const sqlInstallation = `SELECT installation_id FROM memd.installation`
 
 // OpenWorker connects a worker. It does nothing before Run.
 func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
@@ -91,9 +90,12 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 		return nil, err
 	}
 	var installation uuid.UUID
-	err = w.Pool.With(ctx, func(db pg.DB) error { return db.QueryRow(ctx, sqlInstallation).Scan(&installation) })
+	err = w.Pool.With(ctx, func(db pg.DB) (err error) {
+		installation, err = provenance.Installation(ctx, db)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the installation's id: %w", err)
+		return nil, err
 	}
 	w.work, err = erasure.NewWorker(erasure.WorkerConfig{
 		Pool: w.Pool, Rotator: w.Rotator, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.worker(),
