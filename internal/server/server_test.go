@@ -325,9 +325,13 @@ func TestServer_LogsNobody(t *testing.T) {
 		t.Fatal(err, bad, gone, conflict)
 	}
 	_, metrics := get(t, s.url+"/metrics")
+	spans := s.spans.GetSpans()
+	if len(spans) < 5 || !strings.Contains(fmt.Sprintf("%+v", spans), "memd.v1.MemoryService/Update") {
+		t.Errorf("%d spans", len(spans))
+	}
 	for _, canary := range canaries {
 		for where, text := range map[string]string{
-			"the log": s.log.String(), "the metrics": metrics, "an answer": fmt.Sprintf("%v %v %v", bad, gone, conflict),
+			"the log": s.log.String(), "the metrics": metrics, "a trace": fmt.Sprintf("%+v", spans), "an answer": fmt.Sprintf("%v %v %v", bad, gone, conflict),
 		} {
 			if strings.Contains(text, canary) {
 				t.Errorf("%s is in %s", canary, where)

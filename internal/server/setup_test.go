@@ -13,6 +13,8 @@ import (
 	"connectrpc.com/connect/v2/connecthttp"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/embed"
@@ -65,6 +67,7 @@ type instance struct {
 	http     *http.Client
 	log      *logBuffer
 	registry *prometheus.Registry
+	spans    *tracetest.InMemoryExporter
 	stop     func() error
 }
 
@@ -75,7 +78,7 @@ func (in *installation) serve() *instance { return in.serveWith(in.db.Pool("memd
 func (in *installation) serveWith(pool *pg.Pool) *instance {
 	t := in.t
 	t.Helper()
-	s := &instance{http: httpClient(), log: &logBuffer{}, registry: prometheus.NewRegistry()}
+	s := &instance{http: httpClient(), log: &logBuffer{}, registry: prometheus.NewRegistry(), spans: tracetest.NewInMemoryExporter()}
 	logger := slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	must := func(err error) {
 		t.Helper()
@@ -101,6 +104,7 @@ func (in *installation) serveWith(pool *pg.Pool) *instance {
 	must(err)
 	api, err := server.New(server.Config{
 		Pool: pool, Auth: authenticator, Memory: store, Logger: logger, Registry: s.registry, ServeMetrics: true,
+		Tracer:  trace.NewTracerProvider(trace.WithSyncer(s.spans)),
 		Erasure: &erasure.Service{Pool: pool, Keyring: keyring, Directory: directory, Clock: memd.SystemClock{}},
 	})
 	must(err)
