@@ -17,12 +17,12 @@ type breaker interface {
 // sweep breaks a run at every event of a kind, before and after it happened, and
 // resumes it. begin prepares a run and returns what runs it and what resumes and
 // checks it. It ends at the first k that the run does not reach.
-func sweep(t *testing.T, what string, b breaker, begin func() (run func() error, resume func())) {
+func sweep(t *testing.T, what string, b breaker, begin func(t *testing.T) (run func() error, resume func())) {
 	t.Helper()
 	for _, answerLost := range []bool{false, true} {
 		k := 1
 		for ; ; k++ {
-			run, resume := begin()
+			run, resume := begin(t)
 			b.arm(k, answerLost)
 			err := run()
 			broken := b.reached() >= k
@@ -57,7 +57,8 @@ func TestRotator_CrashSweep(t *testing.T) {
 		c.Ledgers = fused(ledgers, w.ledgers)
 	})
 	whole := w.rotator()
-	begin := func() (func() error, func()) {
+	begin := func(t *testing.T) (func() error, func()) {
+		w := w.in(t)
 		tenant := w.tenant()
 		living := []shred.Path{leaf(t, 6), leaf(t, 8), leaf(t, 1)}
 		w.puncture(tenant, subject(t, 7))
@@ -94,7 +95,8 @@ func TestProvision_CrashSweep(t *testing.T) {
 	kms, ledgers := new(fuse), new(fuse)
 	broken := w.provisionConfig()
 	broken.Pool, broken.KMS, broken.Ledgers = pool, fusedKMS{kms, w.worker}, fused(ledgers, w.ledgers)
-	begin := func() (func() error, func()) {
+	begin := func(t *testing.T) (func() error, func()) {
+		w := w.in(t)
 		tenant := memd.TenantNo(w.tenants.Add(1))
 		run := func() error { return shred.Provision(t.Context(), broken, tenant) }
 		resume := func() {

@@ -104,6 +104,7 @@ func TestKeyring_Keys(t *testing.T) {
 	w := newWorld(t)
 
 	t.Run("64 callers at once cost one call of the KMS", func(t *testing.T) {
+		w := w.in(t)
 		tenant, p := w.tenant(), w.process(processConfig{})
 		var g sync.WaitGroup
 		start := make(chan struct{})
@@ -125,6 +126,7 @@ func TestKeyring_Keys(t *testing.T) {
 	})
 
 	t.Run("a later epoch drops the old keys in every process before the rotation ends", func(t *testing.T) {
+		w := w.in(t)
 		tenant, one, two := w.tenant(), w.process(processConfig{}), w.process(processConfig{})
 		old := []*shred.Keys{one.keys(t, tenant, 1), two.keys(t, tenant, 1)}
 		w.puncture(tenant, subject(t, 7))
@@ -147,6 +149,7 @@ func TestKeyring_Keys(t *testing.T) {
 	})
 
 	t.Run("a call that names a later epoch drops the old keys itself", func(t *testing.T) {
+		w := w.in(t)
 		tenant, deaf := w.tenant(), w.process(processConfig{deaf: true})
 		old := deaf.keys(t, tenant, 1)
 		w.puncture(tenant, subject(t, 7))
@@ -165,6 +168,7 @@ func TestKeyring_Keys(t *testing.T) {
 	})
 
 	t.Run("Do tries again with fresh keys", func(t *testing.T) {
+		w := w.in(t)
 		tenant, p := w.tenant(), w.process(processConfig{})
 		var seen []int64
 		err := p.keyring.Do(t.Context(), tenant, 0, func(k *shred.Keys) error {
@@ -183,6 +187,7 @@ func TestKeyring_Keys(t *testing.T) {
 	})
 
 	t.Run("bounds the tenants in memory and zeroes the evicted", func(t *testing.T) {
+		w := w.in(t)
 		p := w.process(processConfig{maxTenants: 2})
 		first := w.tenant()
 		k := p.keys(t, first, 1)
@@ -198,6 +203,7 @@ func TestKeyring_Keys(t *testing.T) {
 	})
 
 	t.Run("goes on without the KMS for what is in memory", func(t *testing.T) {
+		w := w.in(t)
 		tenant, other, p := w.tenant(), w.tenant(), w.process(processConfig{})
 		p.keys(t, tenant, 1)
 		p.kms.arm(1, false)
@@ -210,6 +216,7 @@ func TestKeyring_Keys(t *testing.T) {
 	})
 
 	t.Run("tells who is not there from who is being set up", func(t *testing.T) {
+		w := w.in(t)
 		p := w.process(processConfig{exists: func(_ context.Context, _ pg.DB, tenant memd.TenantNo) (bool, error) {
 			return tenant == 1000, nil
 		}})

@@ -36,12 +36,12 @@ type world struct {
 	ledgers      []ledger.Ledger
 	installation uuid.UUID
 	log          *slog.Logger
-	tenants      atomic.Int64
+	tenants      *atomic.Int64
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, db: pgtest.Database(t), installation: uuid.New(), log: slog.New(slog.DiscardHandler)}
+	w := &world{t: t, db: pgtest.Database(t), installation: uuid.New(), log: slog.New(slog.DiscardHandler), tenants: new(atomic.Int64)}
 	w.workerPool = w.db.Pool("memd_worker")
 	w.appPool = w.db.Pool("memd_app")
 	emulator, err := kmsemu.Open(kmsemu.Config{Dir: t.TempDir()})
@@ -75,6 +75,13 @@ func newWorld(t *testing.T) *world {
 		w.ledgers = append(w.ledgers, l)
 	}
 	return w
+}
+
+// in is the same world for a subtest, whose failures and cleanups are its own.
+func (w *world) in(t *testing.T) *world {
+	c := *w
+	c.t, c.admin = t, &kmsAdmin{t: t, api: w.admin.api, token: w.admin.token}
+	return &c
 }
 
 func (w *world) identity(url string, who kmsemu.Identity) shred.KMS {

@@ -14,6 +14,7 @@ func TestProvision(t *testing.T) {
 	w := newWorld(t)
 
 	t.Run("many at once make one tree", func(t *testing.T) {
+		w := w.in(t)
 		tenant := memd.TenantNo(w.tenants.Add(1))
 		var g sync.WaitGroup
 		for range 8 {
@@ -35,6 +36,7 @@ func TestProvision(t *testing.T) {
 	})
 
 	t.Run("adopts the tree of an attempt that reached one ledger only", func(t *testing.T) {
+		w := w.in(t)
 		for only := range w.ledgers {
 			tenant := memd.TenantNo(w.tenants.Add(1))
 			_, version, err := w.worker.CreateKey(t.Context(), shred.KeyID(w.installation, tenant), w.provisionConfig().DestroyDelay)
@@ -63,6 +65,7 @@ func TestProvision(t *testing.T) {
 	})
 
 	t.Run("refuses ledgers with a later epoch, and another tenant's tree", func(t *testing.T) {
+		w := w.in(t)
 		other := w.tenant()
 		_, _, sealed := w.stored(other, 1)
 		for _, epoch := range []int64{2, 1} {
@@ -77,6 +80,7 @@ func TestProvision(t *testing.T) {
 	})
 
 	t.Run("leaves a tenant alone that was rotated since", func(t *testing.T) {
+		w := w.in(t)
 		tenant := w.tenant()
 		w.puncture(tenant, subject(t, 7))
 		w.rotate(w.rotator(), tenant)

@@ -94,6 +94,9 @@ type Rotator struct {
 	// check before the switch can be left out, to reach the one behind it.
 	derive         func(old *Tree, punctured []Path) (*Tree, error)
 	skipEarlyProof bool
+	// lockPurpose is pg.LockRotate. Tests give rotators different ones, to show
+	// that nothing but work is lost without the lock.
+	lockPurpose pg.LockID
 }
 
 // NewRotator makes a Rotator, which is safe for concurrent use.
@@ -101,7 +104,7 @@ func NewRotator(c RotatorConfig) (*Rotator, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return &Rotator{c: c, derive: (*Tree).Next}, nil
+	return &Rotator{c: c, derive: (*Tree).Next, lockPurpose: pg.LockRotate}, nil
 }
 
 // maxRestarts bounds how often one Rotate starts over because of others.
@@ -161,11 +164,19 @@ func (r *Rotator) run(ctx context.Context, s *session, tenant memd.TenantNo, for
 		default:
 			return ReadRotation(ctx, s, tenant, l.head.Epoch)
 		}
-		if err != nil && !errors.Is(err, errRestart) {
+		if err != nil && !errors.Is(err, errRestart) && !r.movedOn(ctx, s, l) {
 			return Rotation{}, err
 		}
 	}
 	return Rotation{}, errRestart
+}
+
+// movedOn reports whether the head is another than it was: then an error may be
+// no more than the trace of a quicker rotator, which destroyed what this one was
+// about to open.
+func (r *Rotator) movedOn(ctx context.Context, db pg.DB, l line) bool {
+	now, err := headEpoch(ctx, db, l.head.Tenant)
+	return err == nil && now != l.head.Epoch
 }
 
 // line is where a tenant's line of trees stands.

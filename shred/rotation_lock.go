@@ -81,7 +81,7 @@ func (r *Rotator) lock(ctx context.Context, tenant memd.TenantNo) (*session, err
 	if err != nil {
 		return nil, err
 	}
-	id := pg.LockRotate.ForTenant(tenant)
+	id := r.lockPurpose.ForTenant(tenant)
 	poll := lockPollMin
 	for {
 		conn, err := r.c.Pool.Conn(ctx)
