@@ -3,6 +3,7 @@ package erasure
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -73,6 +74,14 @@ WHERE tenant_no = @tenant AND request_id = @id ORDER BY step`
 
 const sqlNoteStep = `
 UPDATE memd.erasure_steps SET counts = @notes, done = @done, finished_at = CASE WHEN @done THEN @now::timestamptz END
+WHERE tenant_no = @tenant AND request_id = @id AND step = @step AND NOT done`
+
+// Two statements, because what the second reads must be as new as the lock.
+const sqlHoldJob = `
+SELECT state = 3 FROM memd.erasures WHERE tenant_no = @tenant AND request_id = @id FOR UPDATE`
+
+const sqlStepDone = `
+SELECT coalesce(bool_or(done), false) FROM memd.erasure_steps
 WHERE tenant_no = @tenant AND request_id = @id AND step = @step`
 
 const sqlReopenStep = `
@@ -124,7 +133,30 @@ func beginStep(ctx context.Context, db pg.DB, j Job, s Step, now time.Time) erro
 	return nil
 }
 
-// noteStep writes a step's notes; done ends it.
+// errStepDone says that somebody else has done the step, or all of them.
+var errStepDone = errors.New("step is done")
+
+// hold keeps everybody else who runs the job from doing the same step until the
+// transaction ends. It returns errStepDone when there is nothing left to do: a
+// runner that was stopped for long enough to lose its lock meets a journal that
+// has gone on, and perhaps a user who has returned.
+func hold(ctx context.Context, tx pg.DB, j Job, s Step) error {
+	var over, done bool
+	err := tx.QueryRow(ctx, sqlHoldJob, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID}).Scan(&over)
+	if err == nil && !over {
+		err = tx.QueryRow(ctx, sqlStepDone, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID, "step": s}).Scan(&done)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("holding a step: %w", err)
+	case over || done:
+		return errStepDone
+	}
+	return nil
+}
+
+// noteStep writes a step's notes; done ends it. The notes of a step that is
+// done stay.
 func noteStep(ctx context.Context, db pg.DB, j Job, s Step, n notes, done bool, now time.Time) error {
 	_, err := db.Exec(ctx, sqlNoteStep, pgx.StrictNamedArgs{
 		"tenant": j.Tenant, "id": j.ID, "step": s, "notes": n, "done": done, "now": now,

@@ -96,8 +96,8 @@ func storeCounts(j Job, steps map[Step]stepRow) []StoreCount {
 		after = *n
 	}
 	sessions := int64(-1)
-	if steps[StepBury].Done {
-		sessions = 0
+	if v := steps[StepVerify]; v.Done {
+		sessions = v.Notes.Sessions
 	}
 	return []StoreCount{
 		{"memories", before.Memories, after.Memories},

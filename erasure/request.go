@@ -86,7 +86,7 @@ FROM memd.erasures `
 
 const sqlReadJob = sqlJobColumns + `WHERE tenant_no = @tenant AND request_id = @id`
 
-const sqlOpenJobs = sqlJobColumns + `WHERE state < 3 ORDER BY accepted_at LIMIT @limit`
+const sqlOpenJobs = sqlJobColumns + `WHERE state < 3 AND NOT request_id = ANY (@skip::uuid[]) ORDER BY accepted_at LIMIT @limit`
 
 const sqlCountOpen = `
 SELECT count(*), count(*) FILTER (WHERE due_at < @now) FROM memd.erasures WHERE state < 3`
@@ -135,9 +135,13 @@ func Read(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUID) (Jo
 	return j, nil
 }
 
-// Open returns erasures that are not done, the oldest first.
-func Open(ctx context.Context, db pg.DB, limit int) ([]Job, error) {
-	rows, err := db.Query(ctx, sqlOpenJobs, pgx.StrictNamedArgs{"limit": limit})
+// Open returns erasures that are not done, the oldest first, without those of
+// skip: any number that cannot go on must not keep the others from being seen.
+func Open(ctx context.Context, db pg.DB, skip []uuid.UUID, limit int) ([]Job, error) {
+	if skip == nil {
+		skip = []uuid.UUID{} // NULL would skip all.
+	}
+	rows, err := db.Query(ctx, sqlOpenJobs, pgx.StrictNamedArgs{"skip": skip, "limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("listing erasures: %w", err)
 	}

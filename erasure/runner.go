@@ -38,7 +38,8 @@ type subject struct {
 
 // Run takes an erasure from wherever its journal says to its end. It returns
 // nil when the erasure is done; otherwise it can be called again, by anybody,
-// any number of times. Two at once do no harm.
+// any number of times. Two at once do no harm, however long one of them stood
+// still: each step is done by one, and once.
 func (r *Runner) Run(ctx context.Context, j Job) error {
 	steps := userSteps
 	if j.Kind == KindSession {
@@ -90,6 +91,9 @@ func (r *Runner) step(ctx context.Context, j Job, s Step) error {
 	default:
 		err = errors.New("unknown step")
 	}
+	if errors.Is(err, errStepDone) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -130,6 +134,9 @@ func (r *Runner) about(ctx context.Context, db pg.DB, j Job) (subject, error) {
 // scopes must hide rows, and, at that moment, what there is to be deleted.
 func (r *Runner) scopes(j Job, n *notes) func(ctx context.Context, db pg.DB) ([]tombstones.Hide, error) {
 	return func(ctx context.Context, db pg.DB) ([]tombstones.Hide, error) {
+		if err := hold(ctx, db, j, first(j.Kind)); err != nil {
+			return nil, err
+		}
 		s, err := r.about(ctx, db, j)
 		if err != nil {
 			return nil, err
@@ -162,7 +169,8 @@ func first(k Kind) Step {
 }
 
 func (r *Runner) fence(ctx context.Context, j Job, n *notes) error {
-	if err := tombstones.Raise(ctx, r.Pool, j.Tenant, j.User, j.ID, r.Clock.Now(), r.scopes(j, n)); err != nil {
+	open := func(ctx context.Context, db pg.DB) error { return hold(ctx, db, j, StepFence) }
+	if err := tombstones.Raise(ctx, r.Pool, j.Tenant, j.User, j.ID, r.Clock.Now(), open, r.scopes(j, n)); err != nil {
 		return err
 	}
 	return r.done(ctx, j, StepFence, *n)
@@ -178,6 +186,9 @@ func (r *Runner) bury(ctx context.Context, j Job, n *notes) error {
 		}
 	}
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepBury); err != nil {
+			return err
+		}
 		s, err := r.about(ctx, tx, j)
 		if err != nil {
 			return err
@@ -190,13 +201,13 @@ func (r *Runner) bury(ctx context.Context, j Job, n *notes) error {
 			if err := tombstones.Bury(ctx, tx, j.Tenant, refs, j.ID, r.Clock.Now()); err != nil {
 				return err
 			}
-			n.Sessions, err = provenance.ForgetSessions(ctx, tx, j.Tenant, s.numbers, 0)
+			forgotten, err := provenance.ForgetSessions(ctx, tx, j.Tenant, s.numbers, 0)
 			if err != nil {
 				return err
 			}
+			n.Sessions += forgotten
 			return noteStep(ctx, tx, j, StepBury, *n, true, r.Clock.Now())
 		}
-		n.Sessions = 0
 		for _, c := range s.target {
 			forgotten, err := provenance.ForgetSessions(ctx, tx, j.Tenant, []memd.Number{c.Subject}, c.Session)
 			if err != nil {
@@ -215,6 +226,9 @@ func (r *Runner) delete(ctx context.Context, j Job, n *notes) error {
 		var deleted int64
 		next := *n
 		err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+			if err := hold(ctx, tx, j, StepDelete); err != nil {
+				return err
+			}
 			s, err := r.about(ctx, tx, j)
 			if err != nil {
 				return err
@@ -242,7 +256,11 @@ func (r *Runner) delete(ctx context.Context, j Job, n *notes) error {
 // again by the next try, and keys are not touched before there is nothing.
 func (r *Runner) verify(ctx context.Context, j Job, n *notes) error {
 	var after memory.Counts
+	var sessions int64
 	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepVerify); err != nil {
+			return err
+		}
 		s, err := r.about(ctx, tx, j)
 		if err != nil {
 			return err
@@ -250,14 +268,23 @@ func (r *Runner) verify(ctx context.Context, j Job, n *notes) error {
 		if after, err = memory.Count(ctx, tx, j.Tenant, s.target); err != nil {
 			return err
 		}
-		if after.Memories > 0 {
-			return reopenStep(ctx, tx, j, StepDelete)
+		if sessions, err = provenance.CountLiveSessions(ctx, tx, j.Tenant, s.target); err != nil {
+			return err
 		}
-		n.After = &after
+		if sessions > 0 {
+			err = reopenStep(ctx, tx, j, StepBury)
+		}
+		if after.Memories > 0 {
+			err = errors.Join(err, reopenStep(ctx, tx, j, StepDelete))
+		}
+		if err != nil || sessions > 0 || after.Memories > 0 {
+			return err
+		}
+		n.After, n.Sessions = &after, sessions
 		return noteStep(ctx, tx, j, StepVerify, *n, true, r.Clock.Now())
 	})
-	if err == nil && after.Memories > 0 {
-		err = fmt.Errorf("%d rows are left: %w", after.Memories, errSurvivors)
+	if err == nil && (after.Memories > 0 || sessions > 0) {
+		err = fmt.Errorf("%d rows and %d sessions are left: %w", after.Memories, sessions, errSurvivors)
 	}
 	return err
 }
@@ -268,6 +295,9 @@ var errSurvivors = errors.New("deletion was not complete")
 // puncture asks for the keys to go, and ends the life of the user's numbers.
 func (r *Runner) puncture(ctx context.Context, j Job) error {
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepPuncture); err != nil {
+			return err
+		}
 		s, err := r.about(ctx, tx, j)
 		if err != nil {
 			return err
@@ -303,6 +333,9 @@ func (r *Runner) rotate(ctx context.Context, j Job, n *notes) error {
 		if err != nil {
 			return err
 		}
+		if done, err = r.destruction(ctx, j, s, done); err != nil {
+			return err
+		}
 		n.Rotation = &rotated{
 			Epoch: done.Epoch, OldVersion: done.OldVersion, DestroyedAt: done.DestroyedAt, DestroyDue: done.DestroyDue,
 		}
@@ -310,10 +343,32 @@ func (r *Runner) rotate(ctx context.Context, j Job, n *notes) error {
 	return r.done(ctx, j, StepRotate, *n)
 }
 
+// destruction returns the rotation in which the paths were punctured, which may
+// have been somebody else's and not the last. One that never finished itself
+// was finished by the last.
+func (r *Runner) destruction(ctx context.Context, j Job, s subject, last shred.Rotation) (shred.Rotation, error) {
+	own := last
+	err := r.Pool.With(ctx, func(db pg.DB) error {
+		epoch, err := shred.PunctureEpoch(ctx, db, j.Tenant, s.paths)
+		if err != nil || epoch == 0 || epoch == last.Epoch {
+			return err
+		}
+		own, err = shred.ReadRotation(ctx, db, j.Tenant, epoch)
+		return err
+	})
+	if err != nil || own.State != shred.RotationFinished || own.DestroyedAt.IsZero() {
+		return last, err
+	}
+	return own, nil
+}
+
 // finish ends the erasure, and for a user lifts the fence, in one transaction:
 // a fence that this request lifted is never raised by it again.
 func (r *Runner) finish(ctx context.Context, j Job, s Step) error {
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, s); err != nil {
+			return err
+		}
 		now := r.Clock.Now()
 		if j.Kind == KindUser {
 			if err := tombstones.Lift(ctx, tx, j.Tenant, j.User, j.ID, now); err != nil {
@@ -330,6 +385,9 @@ func (r *Runner) finish(ctx context.Context, j Job, s Step) error {
 
 func (r *Runner) done(ctx context.Context, j Job, s Step, n notes) error {
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, s); err != nil {
+			return err
+		}
 		return noteStep(ctx, tx, j, s, n, true, r.Clock.Now())
 	})
 }

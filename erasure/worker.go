@@ -3,7 +3,6 @@ package erasure
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -69,9 +68,23 @@ type Worker struct {
 	slots  chan struct{}
 
 	mu      sync.Mutex
-	failing map[uuid.UUID]retry
-	running map[uuid.UUID]bool
+	failing map[task]retry
+	running map[task]bool
 }
+
+// task names a piece of work: an erasure, or what is to be done for a tenant.
+type task struct {
+	what   string
+	tenant memd.TenantNo
+	id     uuid.UUID // of an erasure
+}
+
+// What a task is.
+const (
+	taskErasure   = "erasure"
+	taskProvision = "setting up a tenant"
+	taskRotation  = "finishing a rotation"
+)
 
 type retry struct {
 	tries int
@@ -87,8 +100,8 @@ func NewWorker(c WorkerConfig) (*Worker, error) {
 		c:       c,
 		runner:  &Runner{Pool: c.Pool, Rotator: c.Rotator, Clock: c.Clock, Logger: c.Logger},
 		slots:   make(chan struct{}, Concurrency),
-		failing: map[uuid.UUID]retry{},
-		running: map[uuid.UUID]bool{},
+		failing: map[task]retry{},
+		running: map[task]bool{},
 	}, nil
 }
 
@@ -137,11 +150,12 @@ func (w *Worker) round(ctx context.Context, group *sync.WaitGroup, nudge func())
 	var creating []tenants.Tenant
 	var open []Job
 	var unfinished []memd.TenantNo
+	busy := w.busy()
 	err := w.c.Pool.With(ctx, func(db pg.DB) (err error) {
 		if creating, err = tenants.Creating(ctx, db); err != nil {
 			return err
 		}
-		if open, err = Open(ctx, db, openBatch); err != nil {
+		if open, err = Open(ctx, db, busy, openBatch); err != nil {
 			return err
 		}
 		if unfinished, err = shred.Unfinished(ctx, db); err != nil || w.c.Metrics.Open == nil {
@@ -156,26 +170,51 @@ func (w *Worker) round(ctx context.Context, group *sync.WaitGroup, nudge func())
 	if err != nil {
 		return err
 	}
-	var errs []error
 	for _, t := range creating {
-		if err := w.provision(ctx, t); err != nil {
-			errs = append(errs, fmt.Errorf("setting up tenant %d: %w", t.No, err))
-		}
+		w.start(ctx, group, task{what: taskProvision, tenant: t.No}, nudge, func() error { return w.provision(ctx, t) }, w.failed)
 	}
 	waiting := map[memd.TenantNo]bool{}
 	for _, j := range open {
 		waiting[j.Tenant] = true
-		w.start(ctx, group, j, nudge)
+		w.start(ctx, group, task{what: taskErasure, tenant: j.Tenant, id: j.ID}, nudge,
+			func() error { return w.exclusively(ctx, j) },
+			func(ctx context.Context, t task, tries int, err error) { w.stopped(ctx, j, tries, err) })
 	}
 	for _, t := range unfinished {
 		if waiting[t] {
 			continue // its erasure rotates
 		}
-		if _, err := w.c.Rotator.Rotate(ctx, t); err != nil {
-			errs = append(errs, fmt.Errorf("finishing a rotation of tenant %d: %w", t, err))
+		w.start(ctx, group, task{what: taskRotation, tenant: t}, nudge, func() error {
+			_, err := w.c.Rotator.Rotate(ctx, t)
+			return err
+		}, w.failed)
+	}
+	return nil
+}
+
+// busy returns the erasures that are under way here or whose time to be tried
+// again has not come.
+func (w *Worker) busy() []uuid.UUID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var ids []uuid.UUID
+	now := time.Now()
+	for t, f := range w.failing {
+		switch {
+		case now.Before(f.after):
+			if t.what == taskErasure {
+				ids = append(ids, t.id)
+			}
+		case now.Sub(f.after) > 2*MaxBackoff && !w.running[t]:
+			delete(w.failing, t) // Somebody else has done it, or it would have been tried.
 		}
 	}
-	return errors.Join(errs...)
+	for t := range w.running {
+		if t.what == taskErasure {
+			ids = append(ids, t.id)
+		}
+	}
+	return ids
 }
 
 func (w *Worker) provision(ctx context.Context, t tenants.Tenant) error {
@@ -185,12 +224,14 @@ func (w *Worker) provision(ctx context.Context, t tenants.Tenant) error {
 	return w.c.Pool.With(ctx, func(db pg.DB) error { return tenants.Activate(ctx, db, w.c.Clock.Now(), t.No) })
 }
 
-// start runs an erasure in the background, unless it is under way here or its
-// time to be tried again has not come.
-func (w *Worker) start(ctx context.Context, group *sync.WaitGroup, j Job, nudge func()) {
+// start runs a task in the background, unless it is under way here or its time
+// to be tried again has not come. One that fails waits longer each time.
+func (w *Worker) start(ctx context.Context, group *sync.WaitGroup, t task, nudge func(), run func() error,
+	failed func(ctx context.Context, t task, tries int, err error),
+) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.running[j.ID] || time.Now().Before(w.failing[j.ID].after) {
+	if w.running[t] || time.Now().Before(w.failing[t].after) {
 		return
 	}
 	select {
@@ -198,17 +239,52 @@ func (w *Worker) start(ctx context.Context, group *sync.WaitGroup, j Job, nudge 
 	default:
 		return // as many as may are under way; their ends nudge
 	}
-	w.running[j.ID] = true
+	w.running[t] = true
 	group.Go(func() {
-		err := w.exclusively(ctx, j)
-		w.ended(ctx, j, err)
+		err := run()
+		if tries := w.ended(t, err); tries > 0 && ctx.Err() == nil {
+			failed(ctx, t, tries, err)
+		}
 		<-w.slots
 		nudge()
 	})
 }
 
+// ended notes how a task went and returns how often it failed in a row.
+func (w *Worker) ended(t task, err error) (tries int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.running, t)
+	switch {
+	case err == nil:
+		delete(w.failing, t)
+		return 0
+	case errors.Is(err, errElsewhere):
+		w.failing[t] = retry{after: time.Now().Add(PollInterval)}
+		return 0
+	}
+	f := w.failing[t]
+	wait := min(MaxBackoff, 100*time.Millisecond<<min(f.tries, 10))
+	w.failing[t] = retry{tries: f.tries + 1, after: time.Now().Add(wait/2 + rand.N(wait/2+1))}
+	return f.tries + 1
+}
+
+// failed reports a task that has no metric of its own.
+func (w *Worker) failed(ctx context.Context, t task, tries int, err error) {
+	w.c.Logger.ErrorContext(ctx, t.what+" stopped and will be tried again", "tenant_no", t.tenant, "tries", tries, "error", err)
+}
+
+// stopped reports an erasure that could not be done.
+func (w *Worker) stopped(ctx context.Context, j Job, tries int, err error) {
+	if w.c.Metrics.Failed != nil {
+		w.c.Metrics.Failed(j.Kind)
+	}
+	w.c.Logger.WarnContext(ctx, "erasure stopped and will be tried again", "tenant_no", j.Tenant,
+		"request_id", j.ID, "user", j.User, "kind", j.Kind, "tries", tries, "error", err)
+}
+
 // exclusively runs an erasure under its lock, which dies with this process. It
-// leaves an erasure alone that another worker has.
+// leaves an erasure alone that another worker has, or has done.
 func (w *Worker) exclusively(ctx context.Context, j Job) error {
 	conn, err := w.c.Pool.Conn(ctx)
 	if err != nil {
@@ -217,41 +293,28 @@ func (w *Worker) exclusively(ctx context.Context, j Job) error {
 	defer conn.Release()
 	id := pg.LockID(pg.LockErasure).ForID(j.ID)
 	held, err := pg.TryLock(ctx, conn.Conn(), id)
-	if err != nil || !held {
-		return errors.Join(err, errElsewhere)
+	if err != nil {
+		return err
+	}
+	if !held {
+		return errElsewhere
 	}
 	defer func() { _ = pg.Unlock(ctx, conn.Conn(), id) }()
-	return w.runner.Run(ctx, j)
+	// It was listed before it was locked.
+	if now, err := Read(ctx, conn, j.Tenant, j.ID); err != nil || now.State == StateDone {
+		return err
+	}
+	if err := w.runner.Run(ctx, j); err != nil {
+		return err
+	}
+	if w.c.Metrics.Done != nil {
+		w.c.Metrics.Done(j.Kind, w.c.Clock.Now().Sub(j.AcceptedAt))
+	}
+	return nil
 }
 
 // errElsewhere says that another worker runs the erasure.
 var errElsewhere = errors.New("another worker runs it")
-
-func (w *Worker) ended(ctx context.Context, j Job, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.running, j.ID)
-	switch {
-	case err == nil:
-		delete(w.failing, j.ID)
-		if w.c.Metrics.Done != nil {
-			w.c.Metrics.Done(j.Kind, w.c.Clock.Now().Sub(j.AcceptedAt))
-		}
-	case errors.Is(err, errElsewhere):
-		w.failing[j.ID] = retry{after: time.Now().Add(PollInterval)}
-	default:
-		f := w.failing[j.ID]
-		wait := min(MaxBackoff, 100*time.Millisecond<<min(f.tries, 10))
-		w.failing[j.ID] = retry{tries: f.tries + 1, after: time.Now().Add(wait/2 + rand.N(wait/2+1))}
-		if w.c.Metrics.Failed != nil {
-			w.c.Metrics.Failed(j.Kind)
-		}
-		if ctx.Err() == nil {
-			w.c.Logger.WarnContext(ctx, "erasure stopped and will be tried again", "tenant_no", j.Tenant,
-				"request_id", j.ID, "user", j.User, "kind", j.Kind, "tries", f.tries+1, "error", err)
-		}
-	}
-}
 
 // sweep deletes expired rows, batch after batch.
 func (w *Worker) sweep(ctx context.Context) error {

@@ -36,6 +36,11 @@ UPDATE memd.sessions SET state = 2, sealed_id = ''
 WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) AND (@session::bigint = 0 OR session_no = @session)
   AND (state <> 2 OR sealed_id <> '')`
 
+const sqlCountLiveSessions = `
+SELECT count(*) FROM unnest(@subjects::bigint[], @sessions::bigint[]) AS u (subject_no, session_no)
+JOIN memd.sessions x ON x.tenant_no = @tenant AND x.subject_no = u.subject_no AND u.session_no IN (0, x.session_no)
+WHERE x.state <> 2 OR x.sealed_id <> ''`
+
 const sqlRetire = `
 UPDATE memd.subjects SET retired_at = @now
 WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) AND retired_at IS NULL`
@@ -104,6 +109,23 @@ func ForgetSessions(ctx context.Context, db pg.DB, tenant memd.TenantNo, subject
 		return 0, fmt.Errorf("forgetting sessions: %w", err)
 	}
 	return tag.RowsAffected(), nil
+}
+
+// CountLiveSessions counts the sessions of the targets that are not stubs yet,
+// asking the table. Session 0 means all of the subject's.
+func CountLiveSessions(ctx context.Context, db pg.DB, tenant memd.TenantNo, targets []memd.Contribution) (int64, error) {
+	subjects, sessions := make([]memd.Number, len(targets)), make([]memd.Number, len(targets))
+	for i, c := range targets {
+		subjects[i], sessions[i] = c.Subject, c.Session
+	}
+	var n int64
+	err := db.QueryRow(ctx, sqlCountLiveSessions, pgx.StrictNamedArgs{
+		"tenant": tenant, "subjects": subjects, "sessions": sessions,
+	}).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("counting sessions: %w", err)
+	}
+	return n, nil
 }
 
 // Retire ends the life of subject numbers: a user who returns gets a new one.

@@ -82,16 +82,22 @@ FROM unnest(@owners::bigint[], @contributors::bigint[], @sessions::bigint[])
 ON CONFLICT DO NOTHING`
 
 // Raise raises a user's fence and returns when no write that it forbids can
-// commit any more. scopes is asked, inside the transaction in which everything
-// of the user's is committed and nothing new can come, which scopes must hide
-// rows of the user. Repeating it for the same request changes nothing.
+// commit any more. open is asked first, in the transaction that raises the
+// fence, whether the request still wants it: a request that is over must not
+// raise again what nobody would lower. scopes is asked, inside the transaction in
+// which everything of the user's is committed and nothing new can come, which
+// scopes must hide rows of the user. An error of either ends it. Repeating it
+// for the same request changes nothing.
 //
 // A fence that another request holds is an error that is ErrStale: that
 // request's erasure is under way, and this one waits its turn.
 func Raise(ctx context.Context, pool *pg.Pool, tenant memd.TenantNo, ref memd.Ref, request uuid.UUID, now time.Time,
-	scopes func(ctx context.Context, db pg.DB) ([]Hide, error),
+	open func(ctx context.Context, db pg.DB) error, scopes func(ctx context.Context, db pg.DB) ([]Hide, error),
 ) error {
 	err := pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := open(ctx, tx); err != nil {
+			return err
+		}
 		_, err := tx.Exec(ctx, sqlRaiseFence, pgx.StrictNamedArgs{"tenant": tenant, "ref": ref[:], "request": request, "now": now})
 		if err != nil {
 			return err
