@@ -62,8 +62,8 @@ func (s *Service) ForgetSession(ctx context.Context, c Caller, app, userID, sess
 	if err := validateIDs(app, userID); err != nil {
 		return Report{}, err
 	}
-	if sessionID == "" || len(sessionID) > memd.MaxIDBytes {
-		return Report{}, &memd.InvalidError{Field: "session_id", Problem: "is required and at most 512 bytes long"}
+	if err := validateID("session_id", sessionID); err != nil {
+		return Report{}, err
 	}
 	return s.forget(ctx, c, request, func(k *shred.Keys) Job {
 		user := k.UserRef(app, userID)
@@ -71,13 +71,21 @@ func (s *Service) ForgetSession(ctx context.Context, c Caller, app, userID, sess
 	})
 }
 
-// validateIDs refuses empty ids: an empty filter never deletes.
+// validateIDs refuses ids that name nobody: an empty filter never deletes, and
+// neither does a wildcard.
 func validateIDs(app, userID string) error {
-	if app == "" || len(app) > memd.MaxIDBytes {
-		return &memd.InvalidError{Field: "app", Problem: "is required and at most 512 bytes long"}
+	if err := validateID("app", app); err != nil {
+		return err
 	}
-	if userID == "" || len(userID) > memd.MaxIDBytes {
-		return &memd.InvalidError{Field: "user_id", Problem: "is required and at most 512 bytes long"}
+	return validateID("user_id", userID)
+}
+
+func validateID(field, id string) error {
+	switch {
+	case id == "" || len(id) > memd.MaxIDBytes:
+		return &memd.InvalidError{Field: field, Problem: "is required and at most 512 bytes long"}
+	case memd.Wildcard(id):
+		return &memd.InvalidError{Field: field, Problem: "is a wildcard; only one by its id is ever forgotten"}
 	}
 	return nil
 }

@@ -2,7 +2,9 @@ package memory
 
 import (
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -58,6 +60,8 @@ func validateRow(t Tenant, r *Row, now time.Time) error {
 		return invalid("text", "or vector is required")
 	case len(r.SessionID) > memd.MaxIDBytes:
 		return invalid("session_id", "is longer than %d bytes", memd.MaxIDBytes)
+	case memd.Wildcard(r.SessionID):
+		return invalid("session_id", "is a wildcard")
 	case len(r.EventID) > memd.MaxIDBytes:
 		return invalid("event_id", "is longer than %d bytes", memd.MaxIDBytes)
 	case !r.ExpiresAt.IsZero() && !r.ExpiresAt.After(now):
@@ -78,8 +82,12 @@ func validateScope(s memd.Scope) error {
 		return invalid("scope.app", "is required")
 	case len(s.App) > memd.MaxIDBytes:
 		return invalid("scope.app", "is longer than %d bytes", memd.MaxIDBytes)
+	case !utf8.ValidString(s.App) || strings.ContainsRune(s.App, 0):
+		return invalid("scope.app", "must be UTF-8 without NUL") // it is a column in clear
 	case len(s.UserID) > memd.MaxIDBytes:
 		return invalid("scope.user_id", "is longer than %d bytes", memd.MaxIDBytes)
+	case memd.Wildcard(s.App) || memd.Wildcard(s.UserID):
+		return invalid("scope", "is a wildcard; a scope is one user's or one app's")
 	}
 	return nil
 }
@@ -100,6 +108,8 @@ func validateProvenance(r *Row) error {
 		return invalid("contributor", "or sources are required in a shared scope, unless the row is impersonal")
 	case r.Contributor != nil && r.Contributor.UserID == "":
 		return invalid("contributor.user_id", "is required")
+	case r.Contributor != nil && (memd.Wildcard(r.Contributor.UserID) || memd.Wildcard(r.Contributor.SessionID)):
+		return invalid("contributor", "is a wildcard")
 	case r.Kind != KindRaw && len(r.Sources) == 0 && r.SessionID == "" && r.Contributor == nil && !r.Impersonal:
 		return invalid("sources", "or session_id are required for a derived row")
 	}
@@ -113,6 +123,9 @@ func validateSources(sources []Source) error {
 	for i, s := range sources {
 		if (s.MemoryID == uuid.Nil) == (s.UserID == "" || s.SessionID == "") {
 			return invalid(fmt.Sprintf("sources[%d]", i), "must name either a memory or a user and session")
+		}
+		if memd.Wildcard(s.UserID) || memd.Wildcard(s.SessionID) {
+			return invalid(fmt.Sprintf("sources[%d]", i), "is a wildcard")
 		}
 	}
 	return nil
