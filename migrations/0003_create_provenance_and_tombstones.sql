@@ -35,7 +35,8 @@ CREATE TABLE memd.subject_counters (
   last       bigint NOT NULL
 );
 
--- next_subject_no gives out a subject number, never twice. A number whose
+-- next_subject_no gives out a subject number, never twice: not even when the
+-- installation's generation was set back by mistake. A number whose
 -- admission fails afterwards is lost, which costs nothing.
 -- +goose StatementBegin
 CREATE FUNCTION memd.next_subject_no(p_tenant bigint) RETURNS bigint
@@ -46,8 +47,8 @@ BEGIN
   INSERT INTO memd.subject_counters AS c (tenant_no, generation, last)
   SELECT p_tenant, i.generation, 1 FROM memd.installation i
   ON CONFLICT (tenant_no) DO UPDATE SET
-    last = CASE WHEN c.generation = excluded.generation THEN c.last + 1 ELSE 1 END,
-    generation = excluded.generation
+    last = CASE WHEN c.generation >= excluded.generation THEN c.last + 1 ELSE 1 END,
+    generation = greatest(c.generation, excluded.generation)
   RETURNING (generation << 40) | last INTO n;
   RETURN n;
 END $$;
@@ -84,11 +85,15 @@ BEGIN
   END IF;
   SELECT generation INTO g FROM memd.installation;
   UPDATE memd.subjects s SET last_session =
-    CASE WHEN (s.last_session >> 40) = g THEN s.last_session + p_n ELSE (g << 40) + p_n END
+    CASE WHEN (s.last_session >> 40) >= g THEN s.last_session + p_n ELSE (g << 40) + p_n END
   WHERE s.tenant_no = p_tenant AND s.subject_no = p_subject
   RETURNING s.last_session - p_n + 1 INTO n;
   IF n IS NULL THEN
     RAISE EXCEPTION 'no such subject' USING ERRCODE = 'MD006';
+  END IF;
+  -- Otherwise the counter would run over into a generation that is to come.
+  IF ((n + p_n - 1) >> 40) <> ((n - 1) >> 40) THEN
+    RAISE EXCEPTION 'the subject has no session numbers left' USING ERRCODE = '54000';
   END IF;
   RETURN n;
 END $$;

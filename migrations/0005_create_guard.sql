@@ -78,11 +78,13 @@ CREATE FUNCTION memd.guard(p_tenant bigint[], p_subject bigint[], p_session bigi
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   refs bytea[];
+  strangers boolean;
   code text;
 BEGIN
-  SELECT array_agg(DISTINCT s.user_ref) INTO refs
+  SELECT array_agg(DISTINCT s.user_ref) FILTER (WHERE s.user_ref IS NOT NULL), bool_or(s.user_ref IS NULL)
+  INTO refs, strangers
   FROM unnest(p_tenant, p_subject) AS u (tenant_no, subject_no)
-  JOIN memd.subjects s ON s.tenant_no = u.tenant_no AND s.subject_no = u.subject_no;
+  LEFT JOIN memd.subjects s ON s.tenant_no = u.tenant_no AND s.subject_no = u.subject_no;
   IF NOT memd.lock_refs(coalesce(refs, '{}')) THEN
     code := memd.guard_violation(p_tenant, p_subject, p_session, p_source);
     IF code IS NULL THEN
@@ -91,6 +93,11 @@ BEGIN
   END IF;
   IF code IS NULL THEN
     code := memd.guard_violation(p_tenant, p_subject, p_session, p_source);
+  END IF;
+  -- Whoever was admitted since the first look is known to the last one, but
+  -- not locked.
+  IF code IS NULL AND strangers THEN
+    code := 'MD006';
   END IF;
   IF code IS NOT NULL THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = code;
@@ -186,6 +193,26 @@ BEGIN
   END IF;
   RETURN NULL;
 END $$;
+-- Lineage: the row that it is of, and the session that it names.
+CREATE FUNCTION memd.guard_sources() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  t bigint[]; s bigint[]; x bigint[]; m timestamptz[];
+BEGIN
+  SELECT array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m) INTO t, s, x, m FROM (
+    SELECT n.tenant_no AS t, n.source_subject AS s, n.source_session AS x, r.source_time AS m
+    FROM new_rows n JOIN memd.memories r ON r.tenant_no = n.tenant_no AND r.memory_id = n.memory_id
+    WHERE n.source_subject IS NOT NULL
+    UNION SELECT r.tenant_no, r.owner_no, NULL::bigint, r.source_time
+    FROM new_rows n JOIN memd.memories r ON r.tenant_no = n.tenant_no AND r.memory_id = n.memory_id
+    UNION SELECT r.tenant_no, r.contributor_no, r.contributor_session, r.source_time
+    FROM new_rows n JOIN memd.memories r ON r.tenant_no = n.tenant_no AND r.memory_id = n.memory_id
+  ) v;
+  IF t IS NOT NULL THEN
+    PERFORM memd.guard(t, s, x, m);
+  END IF;
+  RETURN NULL;
+END $$;
 -- Admission: subjects are checked by their ref, because nobody else vouches
 -- for it; sessions also by their own ref, and a user who was once erased must
 -- say when a session that memd never saw took place.
@@ -237,6 +264,11 @@ CREATE TRIGGER guard_update AFTER UPDATE ON memd.memories REFERENCING OLD TABLE 
   FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_memories_update();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.memory_contributions REFERENCING NEW TABLE AS new_rows
   FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_contributions();
+-- What the schema's own triggers write, as its owner, goes through: a row that
+-- is deleted must not be held up by a fence of whoever derived from it.
+CREATE TRIGGER guard_insert AFTER INSERT ON memd.memory_sources REFERENCING NEW TABLE AS new_rows
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.memory_sources', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_sources();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.subjects REFERENCING NEW TABLE AS new_rows
   FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_subjects();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.sessions REFERENCING NEW TABLE AS new_rows
@@ -330,10 +362,9 @@ END $$;
 -- +goose StatementEnd
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA memd FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION memd.lock_hi(bytea), memd.lock_lo(bytea) TO memd_app, memd_worker;
+-- Firing a trigger needs no grant on its function; creating one would.
 GRANT EXECUTE ON FUNCTION memd.enter(bigint, bigint[]), memd.check_sources(bigint, uuid[], bigint[]),
-  memd.next_subject_no(bigint), memd.next_session_nos(bigint, bigint, bigint),
-  memd.authenticate(bytea), memd.stamp_memory(), memd.principal_stays_revoked(), memd.tenant_starts_creating()
+  memd.next_subject_no(bigint), memd.next_session_nos(bigint, bigint, bigint), memd.authenticate(bytea)
   TO memd_app, memd_worker;
 
 -- +goose Down
@@ -345,10 +376,11 @@ DROP TRIGGER has_contributions_insert ON memd.memories;
 DROP TRIGGER has_contributions_update ON memd.memories;
 DROP TRIGGER guard_insert ON memd.memory_contributions;
 DROP TRIGGER has_contributions ON memd.memory_contributions;
+DROP TRIGGER guard_insert ON memd.memory_sources;
 DROP TRIGGER guard_insert ON memd.subjects;
 DROP TRIGGER guard_insert ON memd.sessions;
 DROP FUNCTION memd.check_sources(bigint, uuid[], bigint[]), memd.check_contributions(), memd.bury_memories(),
-  memd.stamp_memory(), memd.guard_sessions(), memd.guard_subjects(), memd.guard_contributions(),
+  memd.stamp_memory(), memd.guard_sessions(), memd.guard_subjects(), memd.guard_sources(), memd.guard_contributions(),
   memd.guard_memories_update(), memd.guard_memories_insert(), memd.enter(bigint, bigint[]),
   memd.guard(bigint[], bigint[], bigint[], timestamptz[]), memd.wait_refs(bytea[]), memd.lock_refs(bytea[]),
   memd.guard_violation(bigint[], bigint[], bigint[], timestamptz[]), memd.lock_lo(bytea), memd.lock_hi(bytea);

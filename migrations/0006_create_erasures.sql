@@ -59,7 +59,6 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 REVOKE ALL ON FUNCTION memd.announce_work() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION memd.announce_work() TO memd_app, memd_worker;
 CREATE TRIGGER announce AFTER INSERT ON memd.erasures FOR EACH STATEMENT EXECUTE FUNCTION memd.announce_work();
 CREATE TRIGGER announce AFTER INSERT ON memd.tenants FOR EACH STATEMENT EXECUTE FUNCTION memd.announce_work();
 
