@@ -53,16 +53,15 @@ func (s *Service) refreshScopes(ctx context.Context, tenant memd.TenantNo, scope
 		return err
 	}
 	for key, r := range scopes {
+		r.forget()
 		r.mu.RLock()
 		loaded, dim := r.loaded, r.dim
-		a := asked{ref: key.ref, known: r.subject, since: r.snap.xmin}
-		room := s.MaxScopeRows - len(r.entries)
 		r.mu.RUnlock()
 		if !loaded {
 			continue
 		}
-		ask = append(ask, a)
-		fillers = append(fillers, &filler{r: r, k: k, dim: dim, room: room, known: a.known})
+		f, a := s.filler(r, key.ref, k, dim)
+		ask, fillers = append(ask, a), append(fillers, f)
 		if len(ask) == refreshBatch {
 			if err := flush(); err != nil {
 				return err

@@ -55,12 +55,12 @@ func (s *Service) List(ctx context.Context, t Tenant, scope memd.Scope, f Filter
 	var out Page
 	err = s.again(ctx, t, func(k *shred.Keys) ([]memd.Ref, error) {
 		out = Page{}
-		sel, empty, err := s.selection(ctx, k, scope, f)
-		if err != nil || empty {
+		sel, err := s.selection(ctx, k, scope, f)
+		if err != nil {
 			return nil, err
 		}
-		return nil, s.Pool.With(ctx, func(db pg.DB) error {
-			ref := provenance.RefOf(k, scope)
+		ref := provenance.RefOf(k, scope)
+		return []memd.Ref{ref}, s.Pool.With(ctx, func(db pg.DB) error {
 			err := db.QueryRow(ctx, sqlFenceUp, pgx.StrictNamedArgs{"tenant": t.No, "ref": ref[:]}).Scan(&out.Fenced)
 			if err != nil || out.Fenced {
 				return err
@@ -72,6 +72,10 @@ func (s *Service) List(ctx context.Context, t Tenant, scope memd.Scope, f Filter
 	return out, err
 }
 
+// sparseBatch is how many rows are read at a time, at least, when not all of
+// them will match.
+const sparseBatch = 256
+
 // page reads until the page is full or the scope ends: sessions and metadata
 // can only be compared after a row was read.
 func (s *Service) page(ctx context.Context, db pg.DB, k *shred.Keys, scope memd.Scope, f Filter, sel *selection, size int, after cursor, vectors bool) (Page, error) {
@@ -80,12 +84,16 @@ func (s *Service) page(ctx context.Context, db pg.DB, k *shred.Keys, scope memd.
 	for _, kind := range f.Kinds {
 		kinds = append(kinds, int16(kind))
 	}
+	limit := size + 1 // one more tells whether there is a next page
+	if sel.bySession || len(sel.hashes) > 0 {
+		limit = max(limit, sparseBatch)
+	}
 	var page Page
 	for {
 		rows, err := db.Query(ctx, sqlList, pgx.StrictNamedArgs{
 			"tenant": k.Tenant(), "ref": ref[:], "now": s.Clock.Now(), "kinds": kinds,
 			"from": optional(f.From), "to": optional(f.To),
-			"after_time": after.created, "after_id": after.id, "limit": size + 1,
+			"after_time": after.created, "after_id": after.id, "limit": limit,
 		})
 		if err != nil {
 			return page, fmt.Errorf("listing memories: %w", err)
@@ -107,6 +115,9 @@ func (s *Service) page(ctx context.Context, db pg.DB, k *shred.Keys, scope memd.
 				page.Next = after.String()
 				return page, nil
 			}
+			if sel.bySession && r.owner != sel.subject {
+				return page, memd.ErrStale // the sessions are those of an earlier life
+			}
 			after = cursor{r.createdAt, r.id}
 			m, err := s.opened(k, scope, r, names, vectors)
 			if shreddedIsGone(err) == memd.ErrNotFound {
@@ -120,7 +131,7 @@ func (s *Service) page(ctx context.Context, db pg.DB, k *shred.Keys, scope memd.
 				page.Memories = append(page.Memories, m)
 			}
 		}
-		if len(batch) <= size {
+		if len(batch) < limit {
 			return page, nil
 		}
 	}

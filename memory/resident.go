@@ -19,10 +19,13 @@ type resident struct {
 	// it instead of loading it too.
 	load gosync.Mutex
 
-	mu      gosync.RWMutex
-	dead    bool // evicted: a newer resident may exist
-	loaded  bool
-	tooBig  bool // has more rows than may be resident
+	mu     gosync.RWMutex
+	dead   bool // evicted: a newer resident may exist
+	loaded bool
+	tooBig bool // has more than may be resident
+	// resets tells who asked the database before a reset that the answer is
+	// about what is no longer here.
+	resets  uint64
 	subject memd.Number
 	snap    snapshot
 	dim     int
@@ -31,7 +34,7 @@ type resident struct {
 	index   map[uuid.UUID]int
 	sets    map[string][]memd.Contribution // contribution lists, shared by the rows that have them
 	hidden  map[memd.Contribution]bool
-	sealed  int64 // bytes of sealed columns
+	extra   int64 // bytes of sealed columns, hashes and contribution lists
 }
 
 // entry is one row of a resident scope.
@@ -52,8 +55,14 @@ type entry struct {
 	format           VectorFormat
 }
 
-// entryBytes is what an entry takes besides its vector and sealed columns.
-const entryBytes = 256
+// What a scope takes besides vectors and sealed columns, in bytes: each entry,
+// each contribution of a list (twice: in the list and in the key by which it is
+// found), and the scope itself, so that a million empty ones are not free.
+const (
+	entryBytes        = 256
+	contributionBytes = 32
+	residentBytes     = 1024
+)
 
 func newResident() *resident {
 	return &resident{index: map[uuid.UUID]int{}, sets: map[string][]memd.Contribution{}, hidden: map[memd.Contribution]bool{}}
@@ -61,14 +70,15 @@ func newResident() *resident {
 
 // bytes is what the scope takes. Callers hold mu.
 func (r *resident) bytes() int64 {
-	return int64(cap(r.vectors))*4 + int64(len(r.entries))*entryBytes + r.sealed
+	return residentBytes + int64(cap(r.vectors))*4 + int64(len(r.entries))*entryBytes + r.extra
 }
 
 // reset empties the scope and zeroes its vectors. Callers hold mu for writing.
 func (r *resident) reset() {
 	clear(r.vectors[:cap(r.vectors)])
+	r.resets++
 	r.loaded, r.tooBig, r.subject, r.snap = false, false, 0, snapshot{}
-	r.vectors, r.entries, r.sealed = nil, nil, 0
+	r.vectors, r.entries, r.extra = nil, nil, 0
 	clear(r.index)
 	clear(r.sets)
 	clear(r.hidden)
@@ -89,15 +99,29 @@ func (r *resident) shrink() {
 	r.tooBig = false
 }
 
+// forget empties a scope that is not loaded: whoever is loading it right now
+// may have read what was erased since, and starts over.
+func (r *resident) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.loaded {
+		tooBig := r.tooBig
+		r.reset()
+		r.tooBig = tooBig
+	}
+}
+
 // filler is the sink that brings a resident up to date. It collects first and
 // changes the resident at the end, in one step: a sync that fails half-way
 // leaves it as it was.
 type filler struct {
-	r     *resident
-	k     *shred.Keys
-	dim   int
-	room  int // rows that may still come
-	known memd.Number
+	r      *resident
+	k      *shred.Keys
+	dim    int
+	room   int   // rows that may still come
+	budget int64 // bytes that may still come
+	known  memd.Number
+	resets uint64 // of the resident, when it asked
 
 	h       header
 	hides   []memd.Contribution
@@ -105,6 +129,9 @@ type filler struct {
 	rows    []entry
 	vectors []float32
 }
+
+// outgrown reports whether more rows or bytes came than may be resident.
+func (f *filler) outgrown() bool { return f.room < 0 || f.budget < 0 }
 
 func (f *filler) begin(h header) (bool, error) {
 	f.h = h
@@ -127,10 +154,15 @@ func (f *filler) row(m *fetched) error {
 			return nil
 		}
 	}
-	if f.h.subject == f.known && f.has(m.id, m.version) {
+	version, known := f.has(m.id)
+	if version >= m.version {
 		return nil
 	}
-	if f.room--; f.room < 0 {
+	if !known {
+		f.room--
+	}
+	f.budget -= bytesOf(m, f.dim)
+	if f.outgrown() {
 		return errScopeTooBig
 	}
 	e := entryOf(m)
@@ -163,42 +195,46 @@ func (f *filler) row(m *fetched) error {
 	return nil
 }
 
-// has reports whether the resident has that version already, so that it need
-// not be opened again.
-func (f *filler) has(id uuid.UUID, version int64) bool {
+// has returns the version of a row that the resident has already, so that it
+// need not be opened again.
+func (f *filler) has(id uuid.UUID) (version int64, ok bool) {
+	if f.h.subject != f.known {
+		return 0, false
+	}
 	f.r.mu.RLock()
 	defer f.r.mu.RUnlock()
 	i, ok := f.r.index[id]
-	return ok && f.r.loaded && f.r.subject == f.known && f.r.entries[i].version >= version
+	if !ok || f.r.resets != f.resets {
+		return 0, false
+	}
+	return f.r.entries[i].version, true
 }
 
 // apply changes the resident to what was collected and wipes the filler. A
 // sync that is older than what was applied meanwhile is dropped: what is there
-// is newer. It reports false when the resident was evicted or changed hands
-// meanwhile, and the caller starts over.
+// is newer. It reports false when the resident was evicted or emptied after
+// the filler had asked, and the caller starts over: what came may be only what
+// changed, and is no scope by itself.
 func (f *filler) apply() bool {
 	defer clear(f.vectors[:cap(f.vectors)])
 	r := f.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.dead:
+	case r.dead, r.resets != f.resets:
 		return false
+	case r.loaded && f.h.snap.before(r.snap):
+		return true
+	case f.h.fenced() || f.h.subject == 0:
+		if r.loaded {
+			r.reset()
+		}
+		return true
 	case r.loaded && r.dim != f.dim:
 		r.reset()
 		return false
-	case f.h.fenced() || f.h.subject == 0:
-		r.reset()
-		return true
-	case r.loaded && f.h.snap.before(r.snap):
-		return true
-	case f.h.subject != f.known || !r.loaded:
-		if r.loaded && r.subject == f.h.subject {
-			break // somebody else loaded it; this is an update like any other
-		}
-		r.reset()
-	case r.subject != f.known:
-		return false
+	case r.loaded && r.subject != f.h.subject:
+		r.reset() // a new life of the user: everything came
 	}
 	r.loaded, r.subject, r.snap, r.dim = true, f.h.subject, f.h.snap, f.dim
 	if len(f.hides) > 0 {
@@ -231,7 +267,7 @@ func (r *resident) put(e entry, vector []float32) {
 		if r.entries[i].version >= e.version {
 			return
 		}
-		r.sealed += e.sealedBytes() - r.entries[i].sealedBytes()
+		r.extra += e.extraBytes() - r.entries[i].extraBytes()
 		r.entries[i] = e
 		copy(r.vectors[i*r.dim:], vector)
 		return
@@ -240,7 +276,7 @@ func (r *resident) put(e entry, vector []float32) {
 	r.entries = append(r.entries, e)
 	r.grow()
 	r.vectors = append(r.vectors, vector...)
-	r.sealed += e.sealedBytes()
+	r.extra += e.extraBytes()
 }
 
 // grow makes room for a vector, an eighth more at a time: append would let a
@@ -261,7 +297,7 @@ func (r *resident) remove(id uuid.UUID) {
 		return
 	}
 	last := len(r.entries) - 1
-	r.sealed -= r.entries[i].sealedBytes()
+	r.extra -= r.entries[i].extraBytes()
 	if i != last {
 		r.entries[i] = r.entries[last]
 		copy(r.vectors[i*r.dim:(i+1)*r.dim], r.vectors[last*r.dim:])
@@ -320,8 +356,13 @@ func hidesRow(h memd.Contribution, cs []memd.Contribution, owner memd.Number) bo
 
 func (e *entry) expired(now int64) bool { return e.expires != 0 && e.expires <= now }
 
-func (e *entry) sealedBytes() int64 {
+func (e *entry) extraBytes() int64 {
 	return int64(len(e.text) + len(e.metadata) + 8*len(e.hashes))
+}
+
+// bytesOf is about what a row will take in memory.
+func bytesOf(m *fetched, dim int) int64 {
+	return int64(4*dim + entryBytes + len(m.text) + len(m.metadata))
 }
 
 // intern returns the scope's one copy of a list of contributions. Nearly all
@@ -335,6 +376,7 @@ func (r *resident) intern(cs []memd.Contribution) []memd.Contribution {
 		return have
 	}
 	r.sets[string(key)] = cs
+	r.extra += int64(contributionBytes * len(cs))
 	return cs
 }
 

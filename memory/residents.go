@@ -44,8 +44,20 @@ func (s *residents) get(k residentKey) *resident {
 	if r, ok := s.lru.Get(k); ok {
 		return r
 	}
+	if s.lru.Len() >= maxResidents {
+		defer s.removeOldest().evict()
+	}
 	r := newResident()
 	s.lru.Add(k, r)
+	return r
+}
+
+// removeOldest takes out the scope that was used least recently. Callers hold
+// mu, and evict it when they may.
+func (s *residents) removeOldest() *resident {
+	k, r, _ := s.lru.RemoveOldest()
+	s.total -= s.sizes[k]
+	delete(s.sizes, k)
 	return r
 }
 
@@ -62,10 +74,7 @@ func (s *residents) resized(k residentKey, r *resident) {
 		s.sizes[k] = size
 	}
 	for s.total > s.max && s.lru.Len() > 0 {
-		old, out, _ := s.lru.RemoveOldest()
-		s.total -= s.sizes[old]
-		delete(s.sizes, old)
-		evicted = append(evicted, out)
+		evicted = append(evicted, s.removeOldest())
 	}
 	s.mu.Unlock()
 	for _, e := range evicted {

@@ -2,7 +2,7 @@ package memory
 
 import (
 	"context"
-	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -17,16 +17,18 @@ import (
 
 // selection is a Filter with its ids resolved to numbers.
 type selection struct {
-	kinds    uint8 // bit per Kind; 0: all
-	sessions []memd.Contribution
-	from, to int64 // microseconds; 0: open
-	hashes   []uint64
-	metadata map[string]string
+	kinds     uint8 // bit per Kind; 0: all
+	bySession bool  // only rows of sessions, of which there may be none
+	sessions  []memd.Contribution
+	subject   memd.Number // whose sessions they are
+	from, to  int64       // microseconds
+	hashes    []uint64
 }
 
-// selection resolves a filter. empty says that nothing can match: it asks for
-// sessions, and none of them was ever seen.
-func (s *Service) selection(ctx context.Context, k *shred.Keys, scope memd.Scope, f Filter) (sel selection, empty bool, err error) {
+// selection resolves a filter. Sessions that were never seen, or forgotten,
+// match nothing.
+func (s *Service) selection(ctx context.Context, k *shred.Keys, scope memd.Scope, f Filter) (selection, error) {
+	sel := selection{from: math.MinInt64, to: math.MaxInt64, hashes: hashes(f.Metadata)}
 	for _, kind := range f.Kinds {
 		sel.kinds |= 1 << kind
 	}
@@ -36,23 +38,27 @@ func (s *Service) selection(ctx context.Context, k *shred.Keys, scope memd.Scope
 	if !f.To.IsZero() {
 		sel.to = f.To.UnixMicro()
 	}
-	sel.metadata, sel.hashes = f.Metadata, hashes(f.Metadata)
 	if len(f.SessionIDs) == 0 {
-		return sel, false, nil
+		return sel, nil
 	}
+	wants := []provenance.Want{{Scope: scope}}
 	for _, id := range f.SessionIDs {
-		err := s.Pool.With(ctx, func(db pg.DB) error {
-			found, err := s.Directory.Find(ctx, db, k, []provenance.Want{{Scope: scope, Session: id}})
-			if err == nil && found[0].Session.Valid() {
-				sel.sessions = append(sel.sessions, found[0])
-			}
-			return err
-		})
-		if err != nil && !errors.Is(err, memd.ErrSessionForgotten) {
-			return sel, false, err
-		}
+		wants = append(wants, provenance.Want{Scope: scope, Session: id})
 	}
-	return sel, len(sel.sessions) == 0, nil
+	err := s.Pool.With(ctx, func(db pg.DB) error {
+		found, err := s.Directory.Find(ctx, db, k, wants)
+		if err != nil {
+			return err
+		}
+		sel.bySession, sel.subject = true, found[0].Subject
+		for _, c := range found[1:] {
+			if c.Subject.Valid() && c.Session.Valid() {
+				sel.sessions = append(sel.sessions, c)
+			}
+		}
+		return nil
+	})
+	return sel, err
 }
 
 // matches reports whether a row passes.
@@ -60,10 +66,10 @@ func (sel *selection) matches(e *entry) bool {
 	switch {
 	case sel.kinds != 0 && sel.kinds&(1<<e.kind) == 0:
 		return false
-	case sel.from != 0 && e.spoken < sel.from, sel.to != 0 && e.spoken >= sel.to:
+	case e.spoken < sel.from, e.spoken >= sel.to:
 		return false
 	}
-	if sel.sessions != nil && !slices.ContainsFunc(e.contributions, func(c memd.Contribution) bool {
+	if sel.bySession && !slices.ContainsFunc(e.contributions, func(c memd.Contribution) bool {
 		return slices.Contains(sel.sessions, c)
 	}) {
 		return false
@@ -125,10 +131,11 @@ type scanner struct {
 	hides  []memd.Contribution
 	buffer []float32
 	seen   int
+	bytes  int64
 }
 
 func (c *scanner) begin(h header) (bool, error) {
-	c.v.scanned, c.v.fenced = true, h.fenced()
+	c.v.scanned, c.v.fenced, c.v.subject = true, h.fenced(), h.subject
 	if h.epoch > c.k.Epoch() {
 		return false, memd.ErrStale
 	}
@@ -144,6 +151,7 @@ func (c *scanner) gone(uuid.UUID) error { return nil }
 
 func (c *scanner) row(m *fetched) error {
 	c.seen++
+	c.bytes += bytesOf(m, len(c.query))
 	for _, h := range c.hides {
 		if hidesRow(h, m.contributions, m.owner) {
 			return nil

@@ -59,10 +59,10 @@ func (s *Service) Search(ctx context.Context, t Tenant, q Query) (Result, error)
 		return Result{}, err
 	}
 	var out Result
+	crowded := false
 	err = s.again(ctx, t, func(k *shred.Keys) ([]memd.Ref, error) {
-		sel, empty, err := s.selection(ctx, k, q.Scope, q.Filter)
-		if err != nil || empty {
-			out = Result{}
+		sel, err := s.selection(ctx, k, q.Scope, q.Filter)
+		if err != nil {
 			return nil, err
 		}
 		scopes := []memd.Scope{q.Scope}
@@ -70,11 +70,19 @@ func (s *Service) Search(ctx context.Context, t Tenant, q Query) (Result, error)
 			scopes = append(scopes, memd.Scope{App: q.Scope.App})
 		}
 		top := &topK{k: q.TopK, min: q.MinScore, vectors: q.IncludeVectors}
-		out, err = s.search(ctx, k, t, scopes, vector, sel, top)
-		return nil, err
+		out, err = s.search(ctx, k, t, scopes, vector, sel, top, crowded)
+		if errors.Is(err, errEvicted) {
+			crowded, err = true, memd.ErrStale
+		}
+		return []memd.Ref{provenance.RefOf(k, q.Scope)}, err
 	})
 	return out, err
 }
+
+// errEvicted says that a scope left memory between being brought up to date
+// and being scanned, because others needed the room. The next try reads it
+// from the database: trying to keep it again could go on for ever.
+var errEvicted = errors.New("scope was evicted")
 
 func validateQuery(t Tenant, q Query) error {
 	if err := validateScope(q.Scope); err != nil {
@@ -108,6 +116,9 @@ func validateFilter(scope memd.Scope, f Filter) error {
 func (s *Service) queryVector(ctx context.Context, t Tenant, q Query) ([]float32, error) {
 	v := q.Vector
 	if v == nil {
+		if !visible(q.Text) {
+			return nil, invalid("text", "has nothing to search for")
+		}
 		vs, err := s.embed(ctx, t, []string{q.Text})
 		if err != nil {
 			return nil, err
@@ -121,28 +132,37 @@ func (s *Service) queryVector(ctx context.Context, t Tenant, q Query) ([]float32
 	return unit, err
 }
 
-// search brings the scopes up to date in one statement and scans them.
-func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []memd.Scope, query []float32, sel selection, top *topK) (Result, error) {
+// search brings the scopes up to date in one statement and scans them. crowded
+// has it scan from the database what is not in memory yet.
+func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []memd.Scope, query []float32, sel selection, top *topK, crowded bool) (Result, error) {
 	var views []*view
 	for _, scope := range scopes {
 		views = append(views, &view{s: s, key: residentKey{t.No, provenance.RefOf(k, scope)}})
 	}
-	if err := s.refresh(ctx, k, t, views, query, sel, top); err != nil {
+	if err := s.refresh(ctx, k, t, views, query, sel, top, crowded); err != nil {
 		return Result{}, err
-	}
-	if views[0].fenced {
-		return Result{Fenced: true}, nil
 	}
 	now := s.Clock.Now()
 	for i, v := range views {
 		if v.scanned || v.fenced {
 			continue
 		}
-		if !v.scan(query, sel, now, top, i) {
-			return Result{}, memd.ErrStale
+		ok := v.scan(query, sel, now, top, i)
+		s.residents.resized(v.key, v.r)
+		if !ok {
+			return Result{}, errEvicted
 		}
 	}
+	switch {
+	case views[0].fenced:
+		return Result{Fenced: true}, nil
+	case sel.bySession && views[0].subject != sel.subject:
+		return Result{}, memd.ErrStale // the sessions are those of an earlier life
+	}
 	hits := top.sorted()
+	if len(hits) == 0 {
+		return Result{}, nil
+	}
 	var out Result
 	err := s.Pool.With(ctx, func(db pg.DB) error {
 		var err error
@@ -157,13 +177,14 @@ type view struct {
 	s       *Service
 	key     residentKey
 	r       *resident
+	subject memd.Number // zero: nobody is known by this ref
 	fenced  bool
 	scanned bool // straight from the database: the scope is too big
 }
 
 // refresh syncs all views with one statement. Whoever finds a scope empty
 // fills it while the others wait.
-func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []*view, query []float32, sel selection, top *topK) error {
+func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []*view, query []float32, sel selection, top *topK, crowded bool) error {
 	scopes, sinks := make([]asked, len(views)), make([]sink, len(views))
 	fillers := make([]*filler, len(views))
 	for i, v := range views {
@@ -171,27 +192,25 @@ func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []
 		v.r.mu.RLock()
 		loaded, tooBig := v.r.loaded, v.r.tooBig
 		v.r.mu.RUnlock()
-		if !loaded && !tooBig {
+		if !loaded && !tooBig && !crowded {
 			v.r.load.Lock() // a user's scope comes before the shared one: no cycle
 			defer v.r.load.Unlock()
 		}
+		fillers[i], scopes[i] = s.filler(v.r, v.key.ref, k, t.Dimension)
 		v.r.mu.RLock()
-		scopes[i] = asked{ref: v.key.ref, known: v.r.subject, since: v.r.snap.xmin}
-		tooBig = v.r.tooBig
-		room := s.MaxScopeRows - len(v.r.entries)
+		stream := v.r.tooBig || crowded && !v.r.loaded
 		v.r.mu.RUnlock()
-		if tooBig {
-			scopes[i] = asked{ref: v.key.ref}
+		if stream {
+			fillers[i], scopes[i] = nil, asked{ref: v.key.ref}
 			sinks[i] = &scanner{v: v, k: k, query: query, sel: sel, top: top, scope: i, now: s.Clock.Now()}
 			continue
 		}
-		fillers[i] = &filler{r: v.r, k: k, dim: t.Dimension, room: room, known: scopes[i].known}
 		sinks[i] = fillers[i]
 	}
 	err := s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, t.No, scopes, sinks) })
 	if errors.Is(err, errScopeTooBig) {
 		for i, f := range fillers {
-			if f != nil && f.room < 0 {
+			if f != nil && f.outgrown() {
 				views[i].r.outgrow()
 				s.residents.resized(views[i].key, views[i].r)
 			}
@@ -203,21 +222,31 @@ func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []
 	}
 	for i, f := range fillers {
 		if f == nil {
-			if c := sinks[i].(*scanner); c.seen < s.MaxScopeRows*3/4 {
+			if c := sinks[i].(*scanner); c.seen < s.MaxScopeRows*3/4 && c.bytes < s.MaxResidentBytes*3/4 {
 				views[i].r.shrink()
 			}
 			continue
 		}
-		views[i].fenced = f.h.fenced()
+		views[i].fenced, views[i].subject = f.h.fenced(), f.h.subject
 		if f.h.epoch > k.Epoch() {
 			return memd.ErrStale // keys that are newer exist: use them
 		}
 		if !f.apply() {
-			return memd.ErrStale
+			return errEvicted
 		}
-		s.residents.resized(views[i].key, views[i].r)
 	}
 	return nil
+}
+
+// filler is a sink for what the resident does not know yet, and what to ask.
+func (s *Service) filler(r *resident, ref memd.Ref, k *shred.Keys, dim int) (*filler, asked) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	f := &filler{
+		r: r, k: k, dim: dim, known: r.subject, resets: r.resets,
+		room: s.MaxScopeRows - len(r.entries), budget: s.MaxResidentBytes - r.bytes(),
+	}
+	return f, asked{ref: ref, known: r.subject, since: r.snap.xmin}
 }
 
 // errScopeTooBig stops a filler that has read more rows than may be resident.

@@ -115,13 +115,11 @@ func (s *Service) again(ctx context.Context, t Tenant, fn func(k *shred.Keys) ([
 		}
 		var refs []memd.Ref
 		refs, err = fn(k)
-		for _, r := range refs {
-			if err != nil {
-				s.Directory.Evict(t.No, r)
-			}
-		}
 		if !errors.Is(err, memd.ErrStale) {
 			return err
+		}
+		for _, r := range refs {
+			s.Directory.Evict(t.No, r)
 		}
 		if ctx.Err() != nil {
 			break

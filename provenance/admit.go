@@ -54,11 +54,11 @@ const (
 	kindShared = 2
 )
 
-// Find returns the contribution of each want, or the zero Contribution for a
-// subject or session that was never seen. It writes nothing. A forgotten
-// session is an ErrSessionForgotten.
+// Find returns the contribution of each want, with zero for a subject or a
+// session that was never seen or was forgotten. It writes nothing.
 func (d *Directory) Find(ctx context.Context, db pg.DB, k Keys, wants []Want) ([]memd.Contribution, error) {
 	r := d.resolver(k, wants)
+	r.reading = true
 	if err := r.subjects(ctx, db); err != nil {
 		return nil, err
 	}
@@ -113,6 +113,8 @@ type resolver struct {
 	refs  []memd.Ref // of the subject of each want
 	srefs []memd.Ref // of its session; zero for the own scope
 	found []memd.Contribution
+
+	reading bool // a forgotten session is as good as none
 }
 
 func (d *Directory) resolver(k Keys, wants []Want) *resolver {
@@ -194,7 +196,10 @@ func (r *resolver) sessions(ctx context.Context, db pg.DB) error {
 	var ref []byte
 	var state int16
 	_, err = pgx.ForEachRow(rows, []any{&subject, &ref, &no, &state}, func() error {
-		if state != stateLive {
+		switch {
+		case state != stateLive && r.reading:
+			return nil
+		case state != stateLive:
 			return memd.ErrSessionForgotten
 		}
 		key := sessionKey{r.k.Tenant(), subject, memd.Ref(ref)}
