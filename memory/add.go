@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
@@ -43,15 +46,9 @@ func (s *Service) Add(ctx context.Context, t Tenant, rows []Row) ([]Added, error
 			if err != nil {
 				return err
 			}
-			lineage, err := readSources(ctx, db, t.No, rows, now)
+			drafts, err := s.drafts(ctx, db, k, t, rows, p, found, contents, now)
 			if err != nil {
 				return err
-			}
-			drafts := make([]draft, len(rows))
-			for i := range rows {
-				if drafts[i], err = s.draft(k, t, &rows[i], p.rows[i], found, lineage, contents[i], now); err != nil {
-					return inRow(i, err)
-				}
 			}
 			out, err = write(ctx, db, t.No, drafts, now)
 			return err
@@ -80,7 +77,9 @@ func (s *Service) contents(ctx context.Context, t Tenant, rows []Row) ([]content
 	for i, r := range rows {
 		out[i] = content{text: r.Text, metadata: r.Metadata}
 		if r.Vector == nil {
-			texts, at = append(texts, r.Text), append(at, i)
+			if visible(r.Text) { // what is not has nothing to embed: it is kept without a vector
+				texts, at = append(texts, r.Text), append(at, i)
+			}
 			continue
 		}
 		var err error
@@ -95,11 +94,16 @@ func (s *Service) contents(ctx context.Context, t Tenant, rows []Row) ([]content
 	for j, v := range vectors {
 		unit, norm, err := normalise(v)
 		if err != nil {
-			continue // a text without any feature, say "…", is kept without a vector
+			continue // a text without any feature likewise
 		}
 		out[at[j]].unit, out[at[j]].norm = unit, norm
 	}
 	return out, nil
+}
+
+// visible reports whether there is anything to see in a text.
+func visible(text string) bool {
+	return strings.ContainsFunc(text, func(r rune) bool { return unicode.IsGraphic(r) && !unicode.IsSpace(r) })
 }
 
 // embed turns texts into vectors with the tenant's embedder.
@@ -189,8 +193,69 @@ type draft struct {
 	event                 bool // has an event id, so that it may be there already
 }
 
-// draft resolves a row's provenance, names it and seals it.
-func (s *Service) draft(k *shred.Keys, t Tenant, r *Row, l planned, found []memd.Contribution, read sourceRows, c content, now time.Time) (draft, error) {
+// drafts resolves the rows' provenance, names them and seals them.
+func (s *Service) drafts(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant, rows []Row, p *planning, found []memd.Contribution, contents []content, now time.Time) ([]draft, error) {
+	read, err := readSources(ctx, db, t.No, rows, p, found, now)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]draft, len(rows))
+	for i := range rows {
+		if out[i], err = draftOf(k, &rows[i], p.rows[i], found, read, now); err != nil {
+			return nil, inRow(i, err)
+		}
+	}
+	if err := keepMonths(ctx, db, t.No, out); err != nil {
+		return nil, err
+	}
+	for i := range out {
+		d, c := &out[i], contents[i]
+		if c.unit != nil {
+			d.dimension, d.format = len(c.unit), t.Format
+		}
+		if d.sealed, err = seal(k, d.owner, d.id, d.month, d.contributions, c, t.Format); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+const sqlMonths = `SELECT memory_id, month FROM memd.memories WHERE tenant_no = @tenant AND memory_id = ANY (@ids)`
+
+// keepMonths gives events that are there already the month that they have: an
+// event that comes again in a later month without a source time is the same
+// event, and its month never moves later.
+func keepMonths(ctx context.Context, db pg.DB, tenant memd.TenantNo, drafts []draft) error {
+	var ids []uuid.UUID
+	at := map[uuid.UUID]int{}
+	for i := range drafts {
+		if drafts[i].event {
+			ids = append(ids, drafts[i].id)
+			at[drafts[i].id] = i
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	rows, err := db.Query(ctx, sqlMonths, pgx.StrictNamedArgs{"tenant": tenant, "ids": ids})
+	if err != nil {
+		return fmt.Errorf("reading months: %w", err)
+	}
+	var id uuid.UUID
+	var month memd.Month
+	_, err = pgx.ForEachRow(rows, []any{&id, &month}, func() error {
+		d := &drafts[at[id]]
+		d.month = min(d.month, month)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("reading months: %w", err)
+	}
+	return nil
+}
+
+// draftOf resolves a row's provenance and names it.
+func draftOf(k *shred.Keys, r *Row, l planned, found []memd.Contribution, read sourceRows, now time.Time) (draft, error) {
 	d := draft{sourceTime: r.SourceTime, expiresAt: r.ExpiresAt, event: r.EventID != ""}
 	d.owner, d.kind = found[l.owner].Subject, r.Kind
 	spoken := r.SourceTime
@@ -217,13 +282,7 @@ func (s *Service) draft(k *shred.Keys, t Tenant, r *Row, l planned, found []memd
 	if d.contributions, err = closure(withOwner(cs, d.owner, r.Scope.Shared())); err != nil {
 		return d, err
 	}
-	if d.id, err = d.name(k, r, l, found); err != nil {
-		return d, err
-	}
-	if c.unit != nil {
-		d.dimension, d.format = len(c.unit), t.Format
-	}
-	d.sealed, err = seal(k, d.owner, d.id, d.month, d.contributions, c, t.Format)
+	d.id, err = d.name(k, r, l, found)
 	return d, err
 }
 

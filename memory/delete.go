@@ -23,9 +23,9 @@ WHERE l.tenant_no = @tenant AND l.user_ref = @ref
 const sqlDerived = `
 WITH RECURSIVE derived AS (
   SELECT s.memory_id FROM memd.memory_sources s
-  WHERE s.tenant_no = @tenant AND s.source_memory = @id AND EXISTS (
+  WHERE s.tenant_no = @tenant AND s.source_memory = @id AND (@own OR EXISTS (
     SELECT FROM memd.live_subjects l JOIN memd.deleted_memories d ON d.tenant_no = l.tenant_no AND d.owner_no = l.subject_no
-    WHERE l.tenant_no = @tenant AND l.user_ref = @ref AND d.memory_id = @id)
+    WHERE l.tenant_no = @tenant AND l.user_ref = @ref AND d.memory_id = @id))
   UNION
   SELECT s.memory_id FROM memd.memory_sources s JOIN derived d ON s.source_memory = d.memory_id WHERE s.tenant_no = @tenant
 )
@@ -71,6 +71,7 @@ func (s *Service) Delete(ctx context.Context, t Tenant, scope memd.Scope, id uui
 				return fmt.Errorf("deleting a memory: %w", err)
 			}
 			own = tag.RowsAffected()
+			args["own"] = own > 0
 			return deleteDerived(ctx, tx, t.No, args, derived, &out)
 		})
 	})

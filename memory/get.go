@@ -22,7 +22,10 @@ FROM memd.live_subjects l
 JOIN memd.memories m ON m.tenant_no = l.tenant_no AND m.owner_no = l.subject_no
 LEFT JOIN memd.fence_states f ON f.tenant_no = l.tenant_no AND f.user_ref = l.user_ref
 WHERE l.tenant_no = @tenant AND l.user_ref = @ref AND coalesce(f.state, 3) = 3
-  AND (m.expires_at IS NULL OR m.expires_at > @now)
+  AND (m.expires_at IS NULL OR m.expires_at > @now)` + sqlNotHidden
+
+// Nothing of a contributor who is being erased, or was.
+const sqlNotHidden = `
   AND NOT EXISTS (
     SELECT FROM memd.hidden_contributions h
     WHERE h.tenant_no = m.tenant_no AND h.owner_no = m.owner_no

@@ -17,7 +17,14 @@ SELECT m.memory_id, m.version, m.month, m.contributor_no, m.contributor_session,
   CASE WHEN m.more_contributions > 0 THEN ARRAY(
     SELECT unnest(ARRAY[c.contributor_no, c.contributor_session]) FROM memd.memory_contributions c
     WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id) END
-FROM memd.memories m WHERE m.tenant_no = @tenant AND m.memory_id = ANY (@ids)`
+FROM memd.memories m WHERE m.tenant_no = @tenant AND m.memory_id = ANY (@ids)` + sqlNotHidden
+
+// The earliest month in which a session is known to have said something.
+const sqlSessionMonths = `
+SELECT w.subject_no, w.session_no, (
+  SELECT min(m.month) FROM memd.memories m
+  WHERE m.tenant_no = @tenant AND m.contributor_no = w.subject_no AND m.contributor_session = w.session_no)
+FROM (SELECT DISTINCT * FROM unnest(@subjects::bigint[], @sessions::bigint[])) AS w (subject_no, session_no)`
 
 // lineage is one direct source of a row, as stored: a memory or a session.
 type lineage struct {
@@ -33,24 +40,60 @@ type sourceRow struct {
 	contributions []memd.Contribution
 }
 
-type sourceRows map[uuid.UUID]sourceRow
+// sourceRows is what is known of the sources that a batch of rows names.
+type sourceRows struct {
+	memories map[uuid.UUID]sourceRow
+	months   map[memd.Contribution]memd.Month // of sessions; some have none
+}
 
-// readSources reads the memories that rows name as sources. A source that is
-// not there, expired, or another tenant's is left out.
-func readSources(ctx context.Context, db pg.DB, tenant memd.TenantNo, rows []Row, now time.Time) (sourceRows, error) {
+// readSources reads what rows name as sources. found resolves p's wants. A
+// memory that is not there, expired, hidden or another tenant's is left out.
+func readSources(ctx context.Context, db pg.DB, tenant memd.TenantNo, rows []Row, p *planning, found []memd.Contribution, now time.Time) (sourceRows, error) {
 	var ids []uuid.UUID
-	for _, r := range rows {
+	var sessions []memd.Contribution
+	for i, r := range rows {
 		for _, s := range r.Sources {
 			if s.MemoryID != uuid.Nil {
 				ids = append(ids, s.MemoryID)
 			}
 		}
+		for _, at := range p.rows[i].sessions {
+			sessions = append(sessions, found[at])
+		}
 	}
-	return readSourceRows(ctx, db, tenant, ids, now)
+	memories, err := readSourceMemories(ctx, db, tenant, ids, now)
+	if err != nil {
+		return sourceRows{}, err
+	}
+	months, err := readSessionMonths(ctx, db, tenant, sessions)
+	return sourceRows{memories, months}, err
 }
 
-func readSourceRows(ctx context.Context, db pg.DB, tenant memd.TenantNo, ids []uuid.UUID, now time.Time) (sourceRows, error) {
-	out := sourceRows{}
+func readSessionMonths(ctx context.Context, db pg.DB, tenant memd.TenantNo, sessions []memd.Contribution) (map[memd.Contribution]memd.Month, error) {
+	if len(sessions) == 0 {
+		return nil, nil
+	}
+	rs, err := db.Query(ctx, sqlSessionMonths, Target(sessions).args(tenant))
+	if err != nil {
+		return nil, fmt.Errorf("reading sessions' months: %w", err)
+	}
+	out := map[memd.Contribution]memd.Month{}
+	var c memd.Contribution
+	var month *memd.Month
+	_, err = pgx.ForEachRow(rs, []any{&c.Subject, &c.Session, &month}, func() error {
+		if month != nil {
+			out[c] = *month
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading sessions' months: %w", err)
+	}
+	return out, nil
+}
+
+func readSourceMemories(ctx context.Context, db pg.DB, tenant memd.TenantNo, ids []uuid.UUID, now time.Time) (map[uuid.UUID]sourceRow, error) {
+	out := map[uuid.UUID]sourceRow{}
 	if len(ids) == 0 {
 		return out, nil
 	}
@@ -81,7 +124,13 @@ func readSourceRows(ctx context.Context, db pg.DB, tenant memd.TenantNo, ids []u
 type drawn struct {
 	lineage       []lineage
 	contributions []memd.Contribution
-	month         memd.Month // the earliest; 0 without memories among the sources
+	month         memd.Month // the earliest; 0 when none is known
+}
+
+func (d *drawn) since(m memd.Month) {
+	if d.month == 0 || m < d.month {
+		d.month = m
+	}
 }
 
 // draw flattens sources. sessions are the positions, in found, of those
@@ -95,17 +144,18 @@ func (rows sourceRows) draw(sources []Source, sessions []int, found []memd.Contr
 			next++
 			d.lineage = append(d.lineage, lineage{session: c})
 			d.contributions = append(d.contributions, c)
+			if m, ok := rows.months[c]; ok {
+				d.since(m)
+			}
 			continue
 		}
-		r, ok := rows[s.MemoryID]
+		r, ok := rows.memories[s.MemoryID]
 		if !ok || s.Version != 0 && s.Version != r.version {
 			return d, fmt.Errorf("source %d: %w", i, memd.ErrSourceGone)
 		}
 		d.lineage = append(d.lineage, lineage{memory: s.MemoryID, version: r.version})
 		d.contributions = append(d.contributions, r.contributions...)
-		if d.month == 0 || r.month < d.month {
-			d.month = r.month
-		}
+		d.since(r.month)
 	}
 	return d, nil
 }

@@ -127,7 +127,7 @@ func (s *Service) replacement(ctx context.Context, t Tenant, c *Change) (replace
 	if c.Text == nil || t.Embedder == embed.NameNone {
 		return replacement{}, nil
 	}
-	if *c.Text == "" {
+	if !visible(*c.Text) {
 		return replacement{vector: true}, nil
 	}
 	vs, err := s.embed(ctx, t, []string{*c.Text})
@@ -136,7 +136,7 @@ func (s *Service) replacement(ctx context.Context, t Tenant, c *Change) (replace
 	}
 	unit, norm, err := normalise(vs[0])
 	if err != nil {
-		return replacement{vector: true}, nil // a text without any feature
+		return replacement{vector: true}, nil // a text without any feature, like one that shows nothing
 	}
 	return replacement{true, unit, norm}, nil
 }
@@ -196,15 +196,16 @@ func (s *Service) update(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 	if err := rewrite(ctx, db, t.No, &d, inline, c.Expected, now); err != nil {
 		return Memory{}, err
 	}
-	f, err = get(ctx, db, k, scope, id, now)
+	names, err := s.Directory.SessionIDs(ctx, db, k, firstSessions(d.contributions))
 	if err != nil {
 		return Memory{}, err
 	}
-	names, err := s.Directory.SessionIDs(ctx, db, k, firstSessions(f.contributions))
-	if err != nil {
-		return Memory{}, err
+	m := Memory{
+		ID: id, Scope: scope, Kind: f.kind, Text: next.text, Metadata: next.metadata, Version: c.Expected + 1,
+		SourceTime: d.sourceTime.UTC(), CreatedAt: f.createdAt.UTC(), UpdatedAt: now.UTC(), ExpiresAt: d.expiresAt.UTC(),
 	}
-	return s.opened(k, scope, f, names, false)
+	m.attribute(d.contributions, names)
+	return m, nil
 }
 
 // readForUpdate reads the row and refuses what no sealed column could tell the
@@ -250,7 +251,7 @@ func (s *Service) drawChange(ctx context.Context, db pg.DB, k *shred.Keys, c *Ch
 	if err != nil {
 		return drawn{}, err
 	}
-	read, err := readSources(ctx, db, k.Tenant(), []Row{{Sources: c.Sources}}, now)
+	read, err := readSources(ctx, db, k.Tenant(), []Row{{Sources: c.Sources}}, p, found, now)
 	if err != nil {
 		return drawn{}, err
 	}

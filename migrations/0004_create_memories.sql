@@ -35,7 +35,7 @@ ALTER TABLE memd.memories
   ALTER COLUMN sealed_metadata SET STORAGE EXTERNAL;
 CREATE INDEX memories_scope ON memd.memories (tenant_no, owner_no, changed_xid);
 CREATE INDEX memories_list ON memd.memories (tenant_no, owner_no, created_at, memory_id);
-CREATE INDEX memories_contributor ON memd.memories (tenant_no, contributor_no, contributor_session);
+CREATE INDEX memories_contributor ON memd.memories (tenant_no, contributor_no, contributor_session, month);
 -- Not by tenant: the sweep goes through all of them at once.
 CREATE INDEX memories_expiry ON memd.memories (expires_at) WHERE expires_at IS NOT NULL;
 
@@ -54,7 +54,7 @@ CREATE INDEX memory_contributions_contributor ON memd.memory_contributions (tena
 CREATE TABLE memd.memory_sources (
   tenant_no      bigint   NOT NULL,
   memory_id      uuid     NOT NULL,
-  ordinal        smallint NOT NULL,
+  ordinal        integer  NOT NULL,
   source_memory  uuid,
   source_subject bigint,
   source_session bigint,

@@ -308,6 +308,44 @@ BEGIN
   RETURN NULL;
 END $$;
 -- +goose StatementEnd
+-- When a derived row goes and what was derived from it stays, that stays derived
+-- from the sources of the row that went: deleting one of those with everything
+-- derived from it must still reach it.
+-- +goose StatementBegin
+CREATE FUNCTION memd.bridge_sources() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM old_rows) THEN
+    RETURN NULL;
+  END IF;
+  -- Held, because the foreign key would fail on one that goes at the same time.
+  WITH heirs AS MATERIALIZED (
+    SELECT m.tenant_no, m.memory_id FROM memd.memories m
+    WHERE (m.tenant_no, m.memory_id) IN (
+      SELECT s.tenant_no, s.memory_id FROM old_rows o
+      JOIN memd.memory_sources s ON s.tenant_no = o.tenant_no AND s.source_memory = o.memory_id)
+    ORDER BY m.memory_id FOR KEY SHARE OF m
+  )
+  INSERT INTO memd.memory_sources (tenant_no, memory_id, ordinal, source_memory, source_subject, source_session)
+  SELECT b.tenant_no, b.memory_id, b.last + row_number() OVER (PARTITION BY b.tenant_no, b.memory_id),
+    b.source_memory, b.source_subject, b.source_session
+  FROM (
+    SELECT DISTINCT s.tenant_no, s.memory_id, o.source_memory, o.source_subject, o.source_session,
+      (SELECT max(x.ordinal) FROM memd.memory_sources x WHERE x.tenant_no = s.tenant_no AND x.memory_id = s.memory_id) AS last
+    FROM old_rows o
+    JOIN memd.memory_sources s ON s.tenant_no = o.tenant_no AND s.source_memory = o.memory_id
+    JOIN heirs m ON m.tenant_no = s.tenant_no AND m.memory_id = s.memory_id
+    WHERE NOT EXISTS (
+      SELECT FROM memd.memory_sources h WHERE h.tenant_no = s.tenant_no AND h.memory_id = s.memory_id
+        AND h.source_memory IS NOT DISTINCT FROM o.source_memory
+        AND h.source_subject IS NOT DISTINCT FROM o.source_subject
+        AND h.source_session IS NOT DISTINCT FROM o.source_session)
+  ) b;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER bridge AFTER DELETE ON memd.memory_sources REFERENCING OLD TABLE AS old_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.bridge_sources();
 CREATE TRIGGER stamp BEFORE INSERT OR UPDATE ON memd.memories FOR EACH ROW EXECUTE FUNCTION memd.stamp_memory();
 CREATE TRIGGER bury AFTER DELETE ON memd.memories REFERENCING OLD TABLE AS old_rows
   FOR EACH STATEMENT EXECUTE FUNCTION memd.bury_memories();
@@ -372,6 +410,7 @@ DROP TRIGGER guard_insert ON memd.memories;
 DROP TRIGGER guard_update ON memd.memories;
 DROP TRIGGER stamp ON memd.memories;
 DROP TRIGGER bury ON memd.memories;
+DROP TRIGGER bridge ON memd.memory_sources;
 DROP TRIGGER has_contributions_insert ON memd.memories;
 DROP TRIGGER has_contributions_update ON memd.memories;
 DROP TRIGGER guard_insert ON memd.memory_contributions;
@@ -379,7 +418,7 @@ DROP TRIGGER has_contributions ON memd.memory_contributions;
 DROP TRIGGER guard_insert ON memd.memory_sources;
 DROP TRIGGER guard_insert ON memd.subjects;
 DROP TRIGGER guard_insert ON memd.sessions;
-DROP FUNCTION memd.check_sources(bigint, uuid[], bigint[]), memd.check_contributions(), memd.bury_memories(),
+DROP FUNCTION memd.check_sources(bigint, uuid[], bigint[]), memd.check_contributions(), memd.bury_memories(), memd.bridge_sources(),
   memd.stamp_memory(), memd.guard_sessions(), memd.guard_subjects(), memd.guard_sources(), memd.guard_contributions(),
   memd.guard_memories_update(), memd.guard_memories_insert(), memd.enter(bigint, bigint[]),
   memd.guard(bigint[], bigint[], bigint[], timestamptz[]), memd.wait_refs(bytea[]), memd.lock_refs(bytea[]),
