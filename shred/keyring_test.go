@@ -28,6 +28,7 @@ type process struct {
 type processConfig struct {
 	pool       *pg.Pool     // the application's if nil
 	log        *slog.Logger // none if nil
+	kms        shred.KMS    // the application's, behind a fuse, if nil
 	lease      time.Duration
 	maxTenants int
 	deaf       bool // does not run the keyring's loop
@@ -43,6 +44,9 @@ func (w *world) process(c processConfig) *process {
 		c.log = w.log
 	}
 	p := &process{kms: new(fuse), lapsed: make(chan struct{})}
+	if c.kms == nil {
+		c.kms = fusedKMS{p.kms, w.app}
+	}
 	var err error
 	p.instance, err = shred.Register(w.t.Context(), shred.InstanceConfig{
 		Pool: c.pool, Kind: "serve", Lease: c.lease, Logger: c.log,
@@ -51,7 +55,7 @@ func (w *world) process(c processConfig) *process {
 		w.t.Fatal(err)
 	}
 	p.keyring, err = shred.NewKeyring(shred.KeyringConfig{
-		Pool: c.pool, KMS: fusedKMS{p.kms, w.app}, Instance: p.instance, Exists: c.exists,
+		Pool: c.pool, KMS: c.kms, Instance: p.instance, Exists: c.exists,
 		MaxTenants: c.maxTenants, Logger: c.log,
 	})
 	if err != nil {
@@ -82,6 +86,19 @@ func (w *world) process(c processConfig) *process {
 		}
 	})
 	return p
+}
+
+// gatedKMS lets a test stop before the unwrapping of a tree.
+type gatedKMS struct {
+	shred.KMS
+	entered chan struct{}
+	open    chan struct{}
+}
+
+func (k gatedKMS) Decrypt(ctx context.Context, key string, sealed, aad []byte) ([]byte, error) {
+	k.entered <- struct{}{}
+	<-k.open
+	return k.KMS.Decrypt(ctx, key, sealed, aad)
 }
 
 func (p *process) keys(t *testing.T, tenant memd.TenantNo, minEpoch int64) *shred.Keys {
@@ -165,6 +182,41 @@ func TestKeyring_Keys(t *testing.T) {
 		if done.State != shred.RotationFinished || done.Epoch != 2 {
 			t.Errorf("rotation is %+v", done)
 		}
+	})
+
+	t.Run("a load in flight holds a rotation up, and does not bring old keys back", func(t *testing.T) {
+		w := w.in(t)
+		tenant := w.tenant()
+		gate := gatedKMS{KMS: w.app, entered: make(chan struct{}), open: make(chan struct{})}
+		p := w.process(processConfig{kms: gate})
+		loaded := make(chan int64, 1)
+		go func() {
+			k, err := p.keyring.Keys(t.Context(), tenant, 1)
+			if err != nil {
+				t.Error(err)
+				loaded <- 0
+				return
+			}
+			loaded <- k.Epoch()
+		}()
+		<-gate.entered // The head was read and is about to be unwrapped.
+		w.puncture(tenant, subject(t, 7))
+		impatient := w.rotator(func(c *shred.RotatorConfig) { c.InstanceWait = 100 * time.Millisecond })
+		if done, err := impatient.Rotate(t.Context(), tenant); !errors.Is(err, memd.ErrErasureUnfinished) {
+			t.Errorf("rotation past a load gives %+v, %v", done, err)
+		}
+		close(gate.open)
+		go func() {
+			for range gate.entered { // Later loads pass the gate.
+			}
+		}()
+		if epoch := <-loaded; epoch != 2 {
+			t.Errorf("load ends with epoch %d", epoch)
+		}
+		w.rotate(w.rotator(), tenant)
+		p.kill()
+		p.keyring.Close()
+		close(gate.entered)
 	})
 
 	t.Run("Do tries again with fresh keys", func(t *testing.T) {

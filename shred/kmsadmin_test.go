@@ -66,3 +66,11 @@ func (a *kmsAdmin) set(version string, state kmspb.CryptoKeyVersion_CryptoKeyVer
 		a.t.Fatal(err)
 	}
 }
+
+func (a *kmsAdmin) restore(version string) {
+	a.t.Helper()
+	_, err := a.api.RestoreCryptoKeyVersion(a.context(), &kmspb.RestoreCryptoKeyVersionRequest{Name: version})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}

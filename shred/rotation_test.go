@@ -285,6 +285,22 @@ func TestRotator_ForeignVersions(t *testing.T) {
 		w.checkLine(tenant, []shred.Path{leaf(t, 8)}, []shred.Path{leaf(t, 7), leaf(t, 9)})
 	})
 
+	t.Run("derives a lost head again from a predecessor that an operator restored", func(t *testing.T) {
+		w := w.in(t)
+		tenant := w.tenant()
+		w.puncture(tenant, subject(t, 7))
+		done := w.rotate(w.rotator(), tenant)
+		w.admin.destroy(done.NewVersion)
+		w.puncture(tenant, subject(t, 9))
+		if _, err := w.rotator().Rotate(t.Context(), tenant); !errors.Is(err, memd.ErrCorrupt) || errors.Is(err, memd.ErrShredded) {
+			t.Fatalf("Rotate without any state that opens gives %v", err)
+		}
+		w.admin.restore(done.OldVersion)
+		w.admin.set(done.OldVersion, kmspb.CryptoKeyVersion_ENABLED)
+		w.rotate(w.rotator(), tenant)
+		w.checkLine(tenant, []shred.Path{leaf(t, 8)}, []shred.Path{leaf(t, 7), leaf(t, 9)})
+	})
+
 	t.Run("takes a head that is disabled for an outage", func(t *testing.T) {
 		w := w.in(t)
 		tenant := w.tenant()
