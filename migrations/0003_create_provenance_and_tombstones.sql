@@ -11,6 +11,9 @@ CREATE TABLE memd.subjects (
   user_ref       bytea       NOT NULL CHECK (octet_length(user_ref) = 32),
   sealed_user_id bytea       NOT NULL,
   last_session   bigint      NOT NULL DEFAULT 1099511627777, -- (1,1): the own scope
+  -- When what they are admitted for was said. Somebody who was once erased
+  -- is not entered again on account of words from before.
+  first_source_time timestamptz,
   admitted_at    timestamptz NOT NULL,
   retired_at     timestamptz,
   PRIMARY KEY (tenant_no, subject_no)
@@ -21,7 +24,7 @@ CREATE INDEX subjects_app ON memd.subjects (tenant_no, app);
 
 -- By column, because a changed user_ref would slip through every fence.
 GRANT SELECT ON memd.subjects TO memd_app, memd_worker;
-GRANT INSERT (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, admitted_at) ON memd.subjects TO memd_app, memd_worker;
+GRANT INSERT (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, first_source_time, admitted_at) ON memd.subjects TO memd_app, memd_worker;
 GRANT UPDATE (retired_at) ON memd.subjects TO memd_worker;
 
 -- The live number of a user or shared scope.

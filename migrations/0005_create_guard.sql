@@ -214,8 +214,9 @@ BEGIN
   RETURN NULL;
 END $$;
 -- Admission: subjects are checked by their ref, because nobody else vouches
--- for it; sessions also by their own ref, and a user who was once erased must
--- say when a session that memd never saw took place.
+-- for it; sessions also by their own ref. A user who was once erased must say
+-- when the words that they are admitted for were spoken: a late write that is
+-- refused must not leave them, their sealed id, in the directory again.
 CREATE FUNCTION memd.guard_subjects() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -230,11 +231,17 @@ BEGIN
     IF i = 1 AND memd.lock_refs(refs) THEN
       CONTINUE;
     END IF;
-    SELECT CASE WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004' ELSE 'MD001' END INTO code
-    FROM new_rows n
-    LEFT JOIN memd.tenants t ON t.tenant_no = n.tenant_no
-    LEFT JOIN memd.fences f ON f.tenant_no = n.tenant_no AND f.user_ref = n.user_ref
-    WHERE t.state IS DISTINCT FROM 2::smallint OR f.state IN (1, 2) LIMIT 1;
+    SELECT v.code INTO code FROM (
+      SELECT CASE
+        WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004'
+        WHEN f.state IN (1, 2) THEN 'MD001'
+        WHEN f.erased_before IS NOT NULL AND n.first_source_time IS NULL THEN 'MD012'
+        WHEN f.erased_before > n.first_source_time THEN 'MD005'
+      END AS code
+      FROM new_rows n
+      LEFT JOIN memd.tenants t ON t.tenant_no = n.tenant_no
+      LEFT JOIN memd.fences f ON f.tenant_no = n.tenant_no AND f.user_ref = n.user_ref
+    ) v WHERE v.code IS NOT NULL ORDER BY v.code LIMIT 1;
     IF code IS NOT NULL THEN
       RAISE EXCEPTION 'refused by the guard' USING ERRCODE = code;
     END IF;

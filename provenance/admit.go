@@ -17,7 +17,7 @@ type Want struct {
 	Scope   memd.Scope
 	Session string
 	// SourceTime is when the words were spoken; zero when not given. A user who
-	// was once erased needs it for a session never seen.
+	// was once erased needs it to be admitted again, and for a session never seen.
 	SourceTime time.Time
 }
 
@@ -34,8 +34,8 @@ JOIN memd.sessions x
 const sqlNextSubject = `SELECT memd.next_subject_no(@tenant)`
 
 const sqlInsertSubject = `
-INSERT INTO memd.subjects (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, admitted_at)
-VALUES (@tenant, @subject, @app, @kind, @ref, @sealed, @now)
+INSERT INTO memd.subjects (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, first_source_time, admitted_at)
+VALUES (@tenant, @subject, @app, @kind, @ref, @sealed, @time, @now)
 ON CONFLICT DO NOTHING`
 
 const sqlNextSessions = `SELECT memd.next_session_nos(@tenant, @subject, @n)`
@@ -232,13 +232,19 @@ func (r *resolver) admitSubjects(ctx context.Context, db pg.DB) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("sealing a user id: %w", err)
 		}
+		latest := w.SourceTime
+		for j, other := range r.wants {
+			if r.refs[j] == r.refs[i] && other.SourceTime.After(latest) {
+				latest = other.SourceTime
+			}
+		}
 		kind := kindUser
 		if w.Scope.Shared() {
 			kind = kindShared
 		}
 		_, err = db.Exec(ctx, sqlInsertSubject, pgx.StrictNamedArgs{
 			"tenant": r.k.Tenant(), "subject": no, "app": w.Scope.App, "kind": kind,
-			"ref": r.refs[i][:], "sealed": sealed, "now": r.d.clock.Now(),
+			"ref": r.refs[i][:], "sealed": sealed, "time": optional(latest), "now": r.d.clock.Now(),
 		})
 		if err != nil {
 			return false, fmt.Errorf("admitting a subject: %w", err)
@@ -280,11 +286,7 @@ func (r *resolver) admitSessions(ctx context.Context, db pg.DB) (bool, error) {
 				return false, fmt.Errorf("sealing a session id: %w", err)
 			}
 			numbers, refs, sealed = append(numbers, no), append(refs, ref[:]), append(sealed, s)
-			var t *time.Time
-			if !w.SourceTime.IsZero() {
-				t = &w.SourceTime
-			}
-			times = append(times, t)
+			times = append(times, optional(w.SourceTime))
 		}
 		_, err = db.Exec(ctx, sqlInsertSessions, pgx.StrictNamedArgs{
 			"tenant": r.k.Tenant(), "subject": subject, "numbers": numbers, "refs": refs,
@@ -303,4 +305,11 @@ func bytesOf(refs map[memd.Ref]bool) [][]byte {
 		out = append(out, r[:])
 	}
 	return out
+}
+
+func optional(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }

@@ -84,7 +84,9 @@ func TestGuard_AdmissionOfSomebodyNeverSeen(t *testing.T) {
 	request := b.fence(u) // Nobody of that ref was ever seen.
 	b.refused("MD001", insertSubject(u))
 	b.lift(u, request, time.Now())
-	b.allowed(insertSubject(u))
+	b.refused("MD012", insertSubject(u))
+	b.refused("MD005", insertSubjectSince(u, "now() - interval '1 second'"))
+	b.allowed(insertSubjectSince(u, "now() + interval '1 second'"))
 	b.refused("MD012", insert(row{owner: u}))
 	b.allowed(insert(row{owner: u, sourceTime: "now() + interval '1 second'"}))
 }
