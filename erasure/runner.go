@@ -72,7 +72,17 @@ func (r *Runner) step(ctx context.Context, j Job, s Step) error {
 		return err
 	}
 	began := time.Now()
-	n := journal[s].Notes
+	if err := r.do(ctx, j, s, journal[s].Notes); err != nil {
+		return err
+	}
+	r.Logger.InfoContext(ctx, "erasure step done", "tenant_no", j.Tenant, "request_id", j.ID, "user", j.User,
+		"kind", j.Kind, "step", s, "took", time.Since(began))
+	return nil
+}
+
+// do does a step that has begun, unless somebody else has done it meanwhile.
+func (r *Runner) do(ctx context.Context, j Job, s Step, n notes) error {
+	var err error
 	switch s {
 	case StepFence:
 		err = r.fence(ctx, j, &n)
@@ -94,12 +104,7 @@ func (r *Runner) step(ctx context.Context, j Job, s Step) error {
 	if errors.Is(err, errStepDone) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	r.Logger.InfoContext(ctx, "erasure step done", "tenant_no", j.Tenant, "request_id", j.ID, "user", j.User,
-		"kind", j.Kind, "step", s, "took", time.Since(began))
-	return nil
+	return err
 }
 
 // about resolves a job to numbers. Nobody may be known by them: then there is

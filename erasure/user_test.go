@@ -213,7 +213,9 @@ func TestForget_IsIdempotentByRequestID(t *testing.T) {
 	}
 	for what, call := range map[string]func() (erasure.Report, error){
 		"another user": func() (erasure.Report, error) { return w.a.Erasure.ForgetUser(t.Context(), w.caller(), app, "bob", id) },
-		"another app":  func() (erasure.Report, error) { return w.a.Erasure.ForgetUser(t.Context(), w.caller(), "mail", "alice", id) },
+		"another app": func() (erasure.Report, error) {
+			return w.a.Erasure.ForgetUser(t.Context(), w.caller(), "mail", "alice", id)
+		},
 		"a session": func() (erasure.Report, error) {
 			return w.a.Erasure.ForgetSession(t.Context(), w.caller(), app, "alice", "s1", id)
 		},

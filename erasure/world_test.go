@@ -2,6 +2,7 @@ package erasure_test
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -16,6 +17,9 @@ import (
 	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/shred"
+	"forgettable.dev/memd/shred/kmsemu"
+	"forgettable.dev/memd/shred/ledger"
 )
 
 const app = "chat"
@@ -129,7 +133,9 @@ func (w *world) wants(scope memd.Scope, want ...string) {
 	}
 }
 
-func (w *world) caller() erasure.Caller { return erasure.Caller{Tenant: w.tenant.No, Epoch: w.tenant.Epoch} }
+func (w *world) caller() erasure.Caller {
+	return erasure.Caller{Tenant: w.tenant.No, Epoch: w.tenant.Epoch}
+}
 
 func (w *world) forgetUser(id string) erasure.Report {
 	w.t.Helper()
@@ -139,6 +145,34 @@ func (w *world) forgetUser(id string) erasure.Report {
 func (w *world) forgetSession(id, session string) erasure.Report {
 	w.t.Helper()
 	return w.ForgetSession(w.a, w.tenant, app, id, session)
+}
+
+// runner runs erasures without a worker around it. adjust may break it.
+func (w *world) runner(adjust ...func(pool **pg.Pool, c *shred.RotatorConfig)) *erasure.Runner {
+	w.t.Helper()
+	pool := w.DB.Pool(node.WorkerRole)
+	folder, err := ledger.OpenFolder(w.Ledger)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = folder.Close() })
+	log := slog.New(slog.NewTextHandler(w.Logs, nil))
+	c := shred.RotatorConfig{
+		Pool: pool, Worker: w.KMS.Client(w.t, kmsemu.Worker), Shredder: w.KMS.Client(w.t, kmsemu.Shredder),
+		Ledgers: []ledger.Ledger{folder}, Clock: memd.SystemClock{}, Logger: log,
+	}
+	for _, f := range adjust {
+		f(&pool, &c)
+	}
+	c.Pool = pool
+	c.Sample = func(ctx context.Context, _ memd.TenantNo, k *shred.Keys) error {
+		return pool.With(ctx, func(db pg.DB) error { return memory.Sample(ctx, db, k) })
+	}
+	rotator, err := shred.NewRotator(c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return &erasure.Runner{Pool: pool, Rotator: rotator, Clock: memd.SystemClock{}, Logger: log}
 }
 
 // accept persists a request for a user, or a session if one is given, without
