@@ -3,6 +3,7 @@ package tombstones_test
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -160,9 +161,11 @@ func (b *bundle) admit(u *user) {
 	b.must(run(b.t.Context(), b.app, insertSubject(*u)))
 }
 
-func insertSubject(u user) string {
-	return fmt.Sprintf(`INSERT INTO memd.subjects (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, admitted_at)
-		VALUES (%d, %d, 'app', 1, %s, '\x00', now())`, u.tenant, u.no, lit(u.ref))
+func insertSubject(u user) string { return insertSubjectSince(u, "NULL") }
+
+func insertSubjectSince(u user, sourceTime string) string {
+	return fmt.Sprintf(`INSERT INTO memd.subjects (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, first_source_time, admitted_at)
+		VALUES (%d, %d, 'app', 1, %s, '\x00', %s, now())`, u.tenant, u.no, lit(u.ref), sourceTime)
 }
 
 func insertSession(u user, no memd.Number, ref memd.Ref, sourceTime string) string {
@@ -284,3 +287,5 @@ func (b *bundle) retire(u user) {
 	b.t.Helper()
 	b.must(b.sudo(fmt.Sprintf(`UPDATE memd.subjects SET retired_at = now() WHERE tenant_no = %d AND subject_no = %d`, u.tenant, u.no)))
 }
+
+func beUint32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }

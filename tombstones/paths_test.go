@@ -138,7 +138,7 @@ SELECT count(*) FROM memd.memories m WHERE m.tenant_no = %[1]d AND (m.owner_no =
 // before the fence: by what it was (OLD) and by what it becomes (NEW).
 func TestGuard_EveryWayToChange(t *testing.T) {
 	b := setup(t)
-	bystander := b.user()
+	var bystander user
 	ways := map[string]func(u user, id uuid.UUID) string{
 		"UPDATE of content": func(u user, id uuid.UUID) string {
 			return fmt.Sprintf(`UPDATE memd.memories SET sealed_text = '\x01', content_digest = gen_random_uuid()::text::bytea WHERE tenant_no = %d AND memory_id = '%s'`, u.tenant, id)
@@ -171,6 +171,7 @@ func TestGuard_EveryWayToChange(t *testing.T) {
 	for name, sql := range ways {
 		t.Run(name, func(t *testing.T) {
 			b.t = t
+			bystander = b.user()
 			u, v := b.user(), b.user()
 			own := b.store(row{owner: u})
 			inline := b.store(row{owner: bystander, contributor: v})
