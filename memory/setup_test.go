@@ -14,6 +14,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/memdtest"
 	"forgettable.dev/memd/internal/node"
+	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/shred"
@@ -223,4 +224,16 @@ func wantErr(t testing.TB, err, want error) {
 
 func day(year int, month time.Month, d int) time.Time {
 	return time.Date(year, month, d, 12, 0, 0, 0, time.UTC)
+}
+
+// sweep deletes what has expired by the database's rows and the test's clock.
+func (b *bundle) sweep() {
+	b.t.Helper()
+	err := b.DB.Pool(node.WorkerRole).With(b.ctx(), func(db pg.DB) error {
+		_, err := memory.SweepExpired(b.ctx(), db, b.clock.Now(), 1000)
+		return err
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
 }

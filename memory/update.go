@@ -178,7 +178,9 @@ func (s *Service) update(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 		next.text = *c.Text
 	}
 	if c.Metadata != nil {
-		next.metadata = *c.Metadata
+		if next.metadata = *c.Metadata; len(next.metadata) == 0 {
+			next.metadata = nil // as it will be read
+		}
 	}
 	if r.vector {
 		next.unit, next.norm = r.unit, r.norm
