@@ -34,6 +34,8 @@ type world struct {
 	a, b   *node.Server
 	tenant memory.Tenant
 	owner  *pg.Pool // a superuser, for looking and for breaking things
+
+	clients map[kmsemu.Identity]shred.KMS
 }
 
 func newWorld(t *testing.T, options ...memdtest.Option) *world {
