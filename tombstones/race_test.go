@@ -27,6 +27,7 @@ const (
 	raceMany     = 200 // writers of a long run
 	raceVictims  = 6
 	raceFencers  = 3 // at once, each with victims of its own
+	raceFences   = 6 // at least, however slow the machine
 	raceStall    = 5 * time.Second
 	raceRows     = 256
 	raceDeadline = 60 * time.Second
@@ -79,13 +80,16 @@ func newRace(t *testing.T) *race {
 // run lets writers write while fencers fence, and says what came of it.
 func (r *race) run(d time.Duration, fencer func(ctx context.Context, rng *rand.Rand, who int) error) {
 	r.t.Helper()
+	conns := make([]*pgx.Conn, attackers())
+	for i := range conns {
+		conns[i] = r.connect("memd_app")
+	}
 	ctx, cancel := context.WithTimeout(r.t.Context(), d)
 	defer cancel()
 	var writers, fencers sync.WaitGroup
 	stop := make(chan struct{})
 	// Writers outlast the fencers, so that each fence has somebody to stop.
-	for i := range attackers() {
-		conn := r.connect("memd_app")
+	for i, conn := range conns {
 		rng := rand.New(rand.NewPCG(r.seed, uint64(i)))
 		writers.Go(func() {
 			for n := 0; ; n++ {
@@ -101,7 +105,7 @@ func (r *race) run(d time.Duration, fencer func(ctx context.Context, rng *rand.R
 	for i := range raceFencers {
 		rng := rand.New(rand.NewPCG(r.seed, 1000+uint64(i)))
 		fencers.Go(func() {
-			for ctx.Err() == nil {
+			for began := time.Now(); ctx.Err() == nil || r.fences.Load() < raceFences && time.Since(began) < raceDeadline; {
 				who := i + raceFencers*rng.IntN(raceVictims/raceFencers)
 				if err := fencer(r.t.Context(), rng, who); err != nil {
 					r.t.Errorf("fencing: %v", err)
@@ -302,7 +306,7 @@ func (r *race) wantNoSurvivors() {
 	if r.survivors.Load() != 0 {
 		r.t.Errorf("%d rows survived %d fences", r.survivors.Load(), r.fences.Load())
 	}
-	if r.fences.Load() < 5 || r.written.Load() < 50 || r.refused.Load() == 0 {
+	if r.fences.Load() < raceFences || r.written.Load() < 50 || r.refused.Load() == 0 {
 		r.t.Errorf("no race: %d fences, %d writes, %d refused", r.fences.Load(), r.written.Load(), r.refused.Load())
 	}
 	if s := time.Duration(r.slowest.Load()); s > raceStall {
