@@ -78,11 +78,11 @@ func Provision(ctx context.Context, c ProvisionConfig, tenant memd.TenantNo) err
 	if tenant < 1 {
 		return &memd.InvalidError{Field: "tenant", Problem: "must be positive"}
 	}
-	row, err := c.stored(ctx, tenant)
+	_, err := c.stored(ctx, tenant)
 	if err == nil {
-		// The keys are in use. All that a crash can have left undone is nothing:
-		// the ledgers were written before the database. A ledger that was added
-		// later gets the head from the next rotation.
+		// A crash can have left nothing undone: the ledgers were written before
+		// the database. A ledger that was added since gets the head from the next
+		// rotation.
 		return nil
 	}
 	if !errors.Is(err, memd.ErrNotFound) {
@@ -99,7 +99,8 @@ func Provision(ctx context.Context, c ProvisionConfig, tenant memd.TenantNo) err
 	if err != nil {
 		return err
 	}
-	if row, err = c.check(ctx, tenant, key, sealed); err != nil {
+	row, err := c.check(ctx, tenant, key, sealed)
+	if err != nil {
 		return err
 	}
 	if err := putEverywhere(ctx, c.Ledgers, row); err != nil {
