@@ -28,6 +28,8 @@ type cli struct {
 	Migrate     migrateCmd     `cmd:"" group:"service" help:"Bring the database to this binary's schema."`
 	KMSEmulator kmsEmulatorCmd `cmd:"" name:"kms-emulator" group:"service" help:"Serve an emulator of Cloud KMS, for development and tests."`
 
+	Demo demoCmd `cmd:"" group:"demo" help:"Show on this machine that forgetting works."`
+
 	Import importCmd `cmd:"" group:"memories" help:"Store conversations from a file of JSON lines."`
 	Add    addCmd    `cmd:"" group:"memories" help:"Store one memory."`
 	Search searchCmd `cmd:"" group:"memories" help:"Find the memories of a user that are nearest to a text."`
@@ -46,6 +48,7 @@ type cli struct {
 // commandGroups titles the groups of cli, in the order of the help.
 var commandGroups = []kong.Group{
 	{Key: "service", Title: "Running the service:"},
+	{Key: "demo", Title: "Seeing it work:"},
 	{Key: "memories", Title: "Memories:"},
 	{Key: "erasure", Title: "Forgetting:"},
 	{Key: "admin", Title: "Administration:"},

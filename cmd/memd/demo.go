@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"forgettable.dev/memd/internal/demo"
+)
+
+// demoCmd shows that forgetting works.
+type demoCmd struct {
+	Keep    string `placeholder:"DIR" help:"Use this folder, which must be new or empty, and leave everything in it."`
+	Instead string `enum:",nothing,delete" default:"" placeholder:"nothing|delete" help:"Do nothing instead of forgetting, or delete the rows only: checks must fail then, which shows that they can."`
+}
+
+// Help is the longer text of --help.
+func (demoCmd) Help() string {
+	return "Runs a whole memd in a temporary folder, with two tenants, takes a backup with pg_dump, forgets a user and looks for them: in the service, in the tables, in the keys and in the backup. Each line is a check. A check that fails makes the exit status 1."
+}
+
+// callTimeout bounds a call of the demo's.
+const callTimeout = time.Minute
+
+// Run runs the demo.
+func (c *demoCmd) Run(ctx context.Context, con *console) (err error) {
+	noCoreDumps()
+	dir := c.Keep
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "memd-demo-"); err != nil {
+			return fmt.Errorf("making a temporary folder: %w", err)
+		}
+		defer func() { err = errors.Join(err, demo.Remove(dir)) }()
+	} else if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+		return usagef("--keep=%s is not empty", dir)
+	}
+	err = demo.Run(ctx, demo.Config{
+		Dir: dir, Out: con.Stdout, Color: isTerminal(con.Stdout) && con.Getenv("NO_COLOR") == "",
+		Instead: demo.Instead(c.Instead), Connect: c.connect, Reason: reasonOf,
+	})
+	if c.Keep != "" {
+		con.notef("Everything is in %s.", dir)
+	}
+	return err
+}
+
+func (demoCmd) connect(url, key string) (demo.API, error) {
+	flags := serverFlags{URL: url, APIKey: key, Timeout: callTimeout}
+	clients, err := flags.connect()
+	if err != nil {
+		return demo.API{}, err
+	}
+	return demo.API(*clients), nil
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// runDemo runs the demo with a temporary folder of the test's own and returns
+// the claims that held and that did not.
+func runDemo(t *testing.T, args ...string) (status int, held, failed []string, output string) {
+	t.Helper()
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	var out, errs bytes.Buffer
+	status = run(t.Context(), append([]string{"demo"}, args...), func(string) string { return "" }, strings.NewReader(""), &out, &errs)
+	for line := range strings.Lines(out.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if claim, ok := strings.CutPrefix(line, "  ✓ "); ok {
+			held = append(held, claim)
+		} else if claim, ok := strings.CutPrefix(line, "  ✗ "); ok {
+			failed = append(failed, claim)
+		}
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("the demo left %v in its temporary folder (%v)", left, err)
+	}
+	return status, held, failed, out.String() + errs.String()
+}
+
+func TestDemo_EveryCheckHolds(t *testing.T) {
+	status, held, failed, output := runDemo(t)
+	if status != exitOK || len(failed) > 0 || len(held) < 20 {
+		t.Errorf("status %d, %d checks held, failed: %q\n%s", status, len(held), failed, output)
+	}
+	for _, want := range []string{"unreadable", "destroyed for good", "purged from the provider", "$0.12 a month"} {
+		if !strings.Contains(output, want) {
+			t.Errorf("the output does not say %q:\n%s", want, output)
+		}
+	}
+}
+
+// controls are the checks that say nothing about forgetting: they hold without
+// it, and show that the others had something to look at.
+var controls = []string{
+	"Mara's words are found, by search and by SQL, so that later checks have something to miss",
+	"Jonas finds a summary that was drawn from Mara's words and his, and a notice drawn from that summary",
+	"Today everything in it can be read with the key service's help, which is the point of a backup",
+	"Nothing that anybody said is on the disk in clear, nor who said it",
+	"Jonas's own rows are not",
+	"Everybody else's rows in the same dump open with acme's current tree",
+	"Globex was not touched",
+	"A neighbour's conversation that comes again is accepted, and stored once",
+}
+
+func TestDemo_FailsWhenNobodyForgets(t *testing.T) {
+	status, held, failed, output := runDemo(t, "--instead=nothing")
+	if status != exitFailure || len(failed) < 12 {
+		t.Errorf("status %d, failed: %q\n%s", status, failed, output)
+	}
+	if diff := cmp.Diff(controls, held); diff != "" {
+		t.Errorf("what held although nobody forgot:\n%s", diff)
+	}
+}
+
+// Deleting is what others call forgetting. The searches cannot tell.
+func TestDemo_FailsWhenRowsAreOnlyDeleted(t *testing.T) {
+	status, held, failed, output := runDemo(t, "--instead=delete")
+	if status != exitFailure || !slices.Contains(held, "Search finds nothing of Mara's") {
+		t.Errorf("status %d, held: %q\n%s", status, held, output)
+	}
+	for _, want := range []string{
+		"The current tree does not derive them",
+		"Mara's rows are all there, and none can be read, with the key service at hand",
+		"Nor can her name in the directory, nor those of her conversations",
+		"Under a new session id, with the time when it was said: refused",
+	} {
+		if !slices.Contains(failed, want) {
+			t.Errorf("%q held although no key was destroyed:\n%s", want, output)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/dev"
+	"forgettable.dev/memd/shred"
+)
+
+// backup takes the dump, with the pg_dump of the server's own version, and
+// restores it once while nobody is forgotten: what opens now and does not
+// later shows what forgetting did.
+func (d *demo) backup(ctx context.Context) error {
+	d.section("A backup is taken")
+	d.dump = filepath.Join(d.c.Dir, "backup.dump")
+	err := d.program(ctx, "pg_dump", "--format=custom", "--compress=0", "--no-unlogged-table-data",
+		"--file="+d.dump, d.dev.Cluster.URL(dev.Database, ""))
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(d.dump)
+	if err != nil {
+		return fmt.Errorf("looking at the dump: %w", err)
+	}
+	d.show("pg_dump --no-unlogged-table-data of all of memd: %d kB", info.Size()/1000)
+	copied, err := d.restore(ctx, "restored_before")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = copied.close() }()
+	of, others, err := d.readBackup(ctx, copied, true)
+	if err != nil {
+		return err
+	}
+	d.before.backup = of
+	d.check(of.opened > 0 && of.opened == of.total() && others.opened == others.total(),
+		"Today everything in it can be read with the key service's help, which is the point of a backup",
+		"restored beside: %d of %d rows of Mara's and %d of %d of others open with the key tree in the dump", of.opened, of.total(), others.opened, others.total())
+	return d.checkNothingInClear()
+}
+
+// restore restores the dump into a new database beside the live one, which
+// memd does not serve.
+func (d *demo) restore(ctx context.Context, name string) (*witness, error) {
+	if err := d.dev.Cluster.CreateDatabase(ctx, name); err != nil {
+		return nil, err
+	}
+	url := d.dev.Cluster.URL(name, "")
+	if err := d.program(ctx, "pg_restore", "--exit-on-error", "--dbname="+url, d.dump); err != nil {
+		return nil, err
+	}
+	return openWitness(ctx, url)
+}
+
+// readBackup tries to open every row of acme in a restored copy: those with
+// Mara's words, and the others'. The tree is the copy's own, or the current one.
+func (d *demo) readBackup(ctx context.Context, copied *witness, own bool) (of, others reading, err error) {
+	from := d.live
+	if own {
+		from = copied
+	}
+	k, err := d.keysOf(ctx, from, d.acme.tenant)
+	if err != nil {
+		return of, others, err
+	}
+	defer k.Drop()
+	hers, rest, err := d.split(ctx, copied)
+	if err != nil {
+		return of, others, err
+	}
+	return read(k, hers, d.acme.texts), read(k, rest, d.acme.texts), nil
+}
+
+// split reads acme's rows from a copy: those with Mara's words, and the rest.
+func (d *demo) split(ctx context.Context, copied *witness) (hers, rest []sealedRow, err error) {
+	rows, err := copied.rows(ctx, d.acme.tenant)
+	for _, r := range rows {
+		if r.has(d.mara.number) {
+			hers = append(hers, r)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	return hers, rest, err
+}
+
+// keysOf opens the tree that a database has of a tenant.
+func (d *demo) keysOf(ctx context.Context, w *witness, tenant memd.TenantNo) (*shred.Keys, error) {
+	t, err := w.tree(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	k, err := d.keys.open(ctx, t)
+	if err != nil {
+		return nil, fmt.Errorf("opening a key tree: %w", err)
+	}
+	return k, nil
+}
+
+// program runs one of PostgreSQL's own programs.
+func (d *demo) program(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(d.dev.Cluster.Programs(), name), args...) //nolint:gosec // PostgreSQL's own.
+	// Nothing of libpq's variables: the URL says it all.
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("running %s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// shredded reports whether the key service itself refused, or the tree.
+func shredded(err error) bool { return errors.Is(err, memd.ErrShredded) }

@@ -1,0 +1,125 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
+	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
+	"forgettable.dev/memd/internal/cluster"
+	"forgettable.dev/memd/internal/dev"
+)
+
+// Instead is what is done in the place of forgetting.
+type Instead string
+
+const (
+	// Forget is the zero value: nothing else is done.
+	Forget Instead = ""
+	// DoNothing leaves the forgetting out. Nearly every check must fail.
+	DoNothing Instead = "nothing"
+	// DeleteRows deletes the user's rows one by one, and what was derived from
+	// them. Search is as good as after a forgetting; the backups are not.
+	DeleteRows Instead = "delete"
+)
+
+// API is what a tenant's agent calls.
+type API struct {
+	Memory  memdv1connect.MemoryServiceClient
+	Erasure memdv1connect.ErasureServiceClient
+	Admin   memdv1connect.AdminServiceClient
+}
+
+// Config says where the demo runs. All fields are required but Color and Instead.
+type Config struct {
+	// Dir is an empty or new folder for everything that the demo makes. The
+	// caller removes it, with Remove.
+	Dir string
+	Out io.Writer
+	// Color marks the output for a terminal.
+	Color bool
+	// Instead replaces the forgetting, to see the checks fail.
+	Instead Instead
+	// Connect makes clients that call url with an API key, and Reason reads the
+	// machine-readable reason of their errors.
+	Connect func(url, key string) (API, error)
+	Reason  func(error) memdv1.Reason
+}
+
+// demo is one run.
+type demo struct {
+	*board
+	c    Config
+	dev  *dev.Dev
+	url  string
+	keys keyService
+	live *witness
+
+	acme, globex *customer
+	derived      derivedRows
+	// mara is who is forgotten, as the database knows her.
+	mara person
+	// before and after are what the tables, searches and backups showed.
+	before observation
+	dump   string
+	report *memdv1.Report
+}
+
+// Run runs the demo and writes what it shows to Config.Out. It returns a
+// *FailedError when a check failed, and another error when the demo could not go
+// on. Everything that it starts has ended when it returns.
+func Run(ctx context.Context, c Config) (err error) {
+	began := time.Now()
+	d := &demo{c: c, board: &board{out: c.Out, color: c.Color}}
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return fmt.Errorf("making the demo's folder: %w", err)
+	}
+	// MkdirTemp makes 0700 folders, which PostgreSQL's own user cannot pass.
+	if err := os.Chmod(c.Dir, 0o755); err != nil { //nolint:gosec // Keys and data have folders of their own.
+		return fmt.Errorf("opening the demo's folder: %w", err)
+	}
+	log, err := os.OpenFile(filepath.Join(c.Dir, "memd.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("opening the log: %w", err)
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	d.dev, err = dev.Start(ctx, dev.Config{
+		Dir: c.Dir, Listen: "127.0.0.1:0", Logger: slog.New(slog.NewJSONHandler(log, nil)),
+	})
+	if err != nil {
+		return fmt.Errorf("starting memd: %w", err)
+	}
+	defer func() { err = errors.Join(err, d.dev.Close()) }()
+	d.url = "http://" + d.dev.Address
+	d.section("memd runs, after %s", time.Since(began).Round(10*time.Millisecond))
+	d.show("API %s, PostgreSQL on a socket, KMS emulator %s, ledger folder", d.url, d.dev.KMSAddress)
+	if d.keys, err = openKeyService(ctx, d.dev); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.keys.close()) }()
+	if d.live, err = openWitness(ctx, d.dev.Cluster.URL(dev.Database, "")); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.live.close()) }()
+	for _, step := range []func(context.Context) error{
+		d.customers, d.remember, d.derive, d.lookBefore, d.backup, d.forget,
+		d.checkLive, d.checkKeys, d.checkBackup, d.checkLateWrites, d.checkReturn, d.ending,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	d.show("Took %s.", time.Since(began).Round(100*time.Millisecond))
+	return d.result()
+}
+
+// Remove deletes what Run left in the folder, wherever PostgreSQL's data lies.
+func Remove(dir string) error {
+	return errors.Join(cluster.Remove(filepath.Join(dir, "postgres")), os.RemoveAll(dir))
+}

@@ -1,0 +1,14 @@
+// Package demo shows on one machine what memd promises, with nothing mocked:
+// a private PostgreSQL, the API over HTTP with API keys, the worker, the KMS
+// emulator over gRPC, and a backup taken with pg_dump.
+//
+// Two tenants talk to their agents, one user is forgotten, and every promise
+// becomes a check that looks for itself: at the tables by SQL, at the bytes on
+// the disk, at the key trees with the KMS at hand, at two copies restored from
+// the same dump. Of the product's code the checks use the client's side of the
+// API, and the decryption, because whoever steals a backup has that too.
+//
+// A check that cannot fail shows nothing. Each looks for the same thing before
+// the forgetting and must find it, and Config.Instead leaves the forgetting
+// out, so that the checks can be seen to fail.
+package demo

@@ -1,0 +1,25 @@
+package demo
+
+import "fmt"
+
+// cents are US cents.
+type cents int64
+
+// Prices of Cloud KMS, software keys: cloud.google.com/kms/pricing, read in
+// November 2026. A version that is scheduled for destruction counts as active.
+const (
+	activeVersionMonth cents = 6
+	// manyUsers is the size that the comparison is made for.
+	manyUsers = 100_000
+)
+
+func (c cents) String() string {
+	dollars, rest := int64(c)/100, int64(c)%100
+	if dollars < 1000 {
+		return fmt.Sprintf("$%d.%02d", dollars, rest)
+	}
+	return fmt.Sprintf("$%d,%03d.%02d", dollars/1000, dollars%1000, rest)
+}
+
+// perMonth is what versions that are active all month cost.
+func perMonth(versions int) cents { return cents(versions) * activeVersionMonth }
