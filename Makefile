@@ -48,6 +48,11 @@ test: setup ## Run all tests (PKG=./shred/... TESTFLAGS=-v)
 race: setup ## Run the tests of the concurrent packages under the race detector
 	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(RACE_PACKAGES)
 
+.PHONY: model
+model: ## Check the model of the fence, whole and with each part of the design taken away
+	@scripts/setup.sh --model
+	@model/check.sh
+
 .PHONY: bench
 bench: setup ## Run the benchmarks (BENCHTIME=1s)
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout $(TEST_TIMEOUT) $(PKG)

@@ -5,6 +5,7 @@
 #
 #   scripts/setup.sh           install what is missing
 #   scripts/setup.sh --check   only look; non-zero when something is missing
+#   scripts/setup.sh --model   install the model checker (spin and a C compiler) instead
 #
 # MEMD_PG_BIN names a folder of PostgreSQL programs to use instead of searching.
 set -euo pipefail
@@ -191,8 +192,27 @@ with_brew() {
   brew install --quiet postgresql@17 pgvector
 }
 
+model_checker() {
+  if command -v spin >/dev/null && command -v cc >/dev/null; then
+    return
+  fi
+  if command -v apt-get >/dev/null; then
+    apt_get update || say "apt-get update reported errors; going on with the lists there are"
+    apt_install spin gcc libc6-dev
+  elif command -v brew >/dev/null; then
+    say "installing spin with Homebrew"
+    brew install --quiet spin
+  else
+    die "install spin (https://spinroot.com) and a C compiler by hand"
+  fi
+}
+
 main() {
   local found
+  if [ "${1:-}" = --model ]; then
+    model_checker
+    return
+  fi
   check_go
   if found=$(complete); then
     say "$found"
