@@ -42,10 +42,10 @@ type Caller struct {
 
 // ForgetUser forgets a user of an app: everything in the user's scope, and
 // every row anywhere that the user contributed to. It returns when the erasure
-// is done, or, in state running or accepted, when Wait or ctx ran out: the
-// erasure goes on, and calling again with the same request id waits again. It is
-// idempotent by request id, and forgetting somebody who was never seen
-// succeeds.
+// is done, or, in state running or accepted, when Wait ran out; when ctx ended
+// first, with memd.ErrErasureUnfinished. The erasure goes on either way, and
+// calling again with the same request id waits again. It is idempotent by
+// request id, and forgetting somebody who was never seen succeeds.
 func (s *Service) ForgetUser(ctx context.Context, c Caller, app, userID string, request uuid.UUID) (Report, error) {
 	if err := validateIDs(app, userID); err != nil {
 		return Report{}, err
@@ -122,7 +122,7 @@ func (s *Service) wait(ctx context.Context, j *Job) error {
 	for j.State != StateDone {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return errors.Join(memd.ErrErasureUnfinished, ctx.Err())
 		case <-end.C:
 			return nil
 		case <-tick.C:
