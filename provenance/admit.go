@@ -2,6 +2,7 @@ package provenance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,14 +32,20 @@ FROM unnest(@subjects::bigint[], @refs::bytea[]) AS w (subject_no, session_ref)
 JOIN memd.sessions x
   ON x.tenant_no = @tenant AND x.subject_no = w.subject_no AND x.session_ref = w.session_ref`
 
-const sqlNextSubject = `SELECT memd.next_subject_no(@tenant)`
+// No row when somebody was quicker: no number is lost then.
+const sqlNextSubject = `
+SELECT memd.next_subject_no(@tenant) WHERE NOT EXISTS (
+  SELECT FROM memd.subjects s WHERE s.tenant_no = @tenant AND s.user_ref = @ref AND s.retired_at IS NULL)`
 
 const sqlInsertSubject = `
 INSERT INTO memd.subjects (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, first_source_time, admitted_at)
 VALUES (@tenant, @subject, @app, @kind, @ref, @sealed, @time, @now)
 ON CONFLICT DO NOTHING`
 
-const sqlNextSessions = `SELECT memd.next_session_nos(@tenant, @subject, @n)`
+// No row when one of them is there already.
+const sqlNextSessions = `
+SELECT memd.next_session_nos(@tenant, @subject, cardinality(@refs::bytea[])) WHERE NOT EXISTS (
+  SELECT FROM memd.sessions x WHERE x.tenant_no = @tenant AND x.subject_no = @subject AND x.session_ref = ANY (@refs::bytea[]))`
 
 const sqlInsertSessions = `
 INSERT INTO memd.sessions (tenant_no, subject_no, session_no, session_ref, sealed_id, first_source_time, admitted_at)
@@ -53,6 +60,10 @@ const (
 	kindUser   = 1
 	kindShared = 2
 )
+
+// admitAttempts is how often the sessions of a batch are looked for again when
+// others admit some of them at the same time.
+const admitAttempts = 3
 
 // Find returns the contribution of each want, with zero for a subject or a
 // session that was never seen or was forgotten. It writes nothing.
@@ -90,9 +101,12 @@ func (d *Directory) Admit(ctx context.Context, db pg.DB, k Keys, wants []Want) (
 	if err := r.sessions(ctx, db); err != nil {
 		return nil, err
 	}
-	if new, err := r.admitSessions(ctx, db); err != nil {
-		return nil, err
-	} else if new {
+	for range admitAttempts {
+		if new, err := r.admitSessions(ctx, db); err != nil {
+			return nil, err
+		} else if !new {
+			break
+		}
 		if err := r.sessions(ctx, db); err != nil {
 			return nil, err
 		}
@@ -224,33 +238,47 @@ func (r *resolver) admitSubjects(ctx context.Context, db pg.DB) (bool, error) {
 			continue
 		}
 		done[r.refs[i]] = true
-		var no memd.Number
-		if err := db.QueryRow(ctx, sqlNextSubject, pgx.StrictNamedArgs{"tenant": r.k.Tenant()}).Scan(&no); err != nil {
-			return false, fmt.Errorf("numbering a subject: %w", err)
-		}
-		sealed, err := r.k.SealUserID(no, w.Scope.UserID)
-		if err != nil {
-			return false, fmt.Errorf("sealing a user id: %w", err)
-		}
 		latest := w.SourceTime
 		for j, other := range r.wants {
 			if r.refs[j] == r.refs[i] && other.SourceTime.After(latest) {
 				latest = other.SourceTime
 			}
 		}
-		kind := kindUser
-		if w.Scope.Shared() {
-			kind = kindShared
-		}
-		_, err = db.Exec(ctx, sqlInsertSubject, pgx.StrictNamedArgs{
-			"tenant": r.k.Tenant(), "subject": no, "app": w.Scope.App, "kind": kind,
-			"ref": r.refs[i][:], "sealed": sealed, "time": optional(latest), "now": r.d.clock.Now(),
-		})
-		if err != nil {
-			return false, fmt.Errorf("admitting a subject: %w", err)
+		if err := r.admitSubject(ctx, db, w.Scope, r.refs[i], latest); err != nil {
+			return false, err
 		}
 	}
 	return len(done) > 0, nil
+}
+
+func (r *resolver) admitSubject(ctx context.Context, db pg.DB, scope memd.Scope, ref memd.Ref, latest time.Time) error {
+	lock := r.d.admitting(ref)
+	lock.Lock()
+	defer lock.Unlock()
+	var no memd.Number
+	err := db.QueryRow(ctx, sqlNextSubject, pgx.StrictNamedArgs{"tenant": r.k.Tenant(), "ref": ref[:]}).Scan(&no)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("numbering a subject: %w", err)
+	}
+	sealed, err := r.k.SealUserID(no, scope.UserID)
+	if err != nil {
+		return fmt.Errorf("sealing a user id: %w", err)
+	}
+	kind := kindUser
+	if scope.Shared() {
+		kind = kindShared
+	}
+	_, err = db.Exec(ctx, sqlInsertSubject, pgx.StrictNamedArgs{
+		"tenant": r.k.Tenant(), "subject": no, "app": scope.App, "kind": kind,
+		"ref": ref[:], "sealed": sealed, "time": optional(latest), "now": r.d.clock.Now(),
+	})
+	if err != nil {
+		return fmt.Errorf("admitting a subject: %w", err)
+	}
+	return nil
 }
 
 func (r *resolver) admitSessions(ctx context.Context, db pg.DB) (bool, error) {
@@ -269,34 +297,45 @@ func (r *resolver) admitSessions(ctx context.Context, db pg.DB) (bool, error) {
 		}
 	}
 	for subject, sessions := range bySubject {
-		var first memd.Number
-		err := db.QueryRow(ctx, sqlNextSessions, pgx.StrictNamedArgs{
-			"tenant": r.k.Tenant(), "subject": subject, "n": len(sessions),
-		}).Scan(&first)
-		if err != nil {
-			return false, fmt.Errorf("numbering sessions: %w", err)
-		}
-		var numbers []memd.Number
-		var refs, sealed [][]byte
-		var times []*time.Time
-		for ref, w := range sessions {
-			no := first + memd.Number(len(numbers))
-			s, err := r.k.SealSessionID(subject, no, w.Session)
-			if err != nil {
-				return false, fmt.Errorf("sealing a session id: %w", err)
-			}
-			numbers, refs, sealed = append(numbers, no), append(refs, ref[:]), append(sealed, s)
-			times = append(times, optional(w.SourceTime))
-		}
-		_, err = db.Exec(ctx, sqlInsertSessions, pgx.StrictNamedArgs{
-			"tenant": r.k.Tenant(), "subject": subject, "numbers": numbers, "refs": refs,
-			"sealed": sealed, "times": times, "now": r.d.clock.Now(),
-		})
-		if err != nil {
-			return false, fmt.Errorf("admitting sessions: %w", err)
+		if err := r.admitSessionsOf(ctx, db, subject, sessions); err != nil {
+			return false, err
 		}
 	}
 	return len(bySubject) > 0, nil
+}
+
+func (r *resolver) admitSessionsOf(ctx context.Context, db pg.DB, subject memd.Number, sessions map[memd.Ref]Want) error {
+	refs := make([][]byte, 0, len(sessions))
+	wants := make([]Want, 0, len(sessions))
+	for ref, w := range sessions {
+		refs, wants = append(refs, ref[:]), append(wants, w)
+	}
+	lock := r.d.admitting(memd.Ref{byte(subject)})
+	lock.Lock()
+	defer lock.Unlock()
+	var first memd.Number
+	err := db.QueryRow(ctx, sqlNextSessions, pgx.StrictNamedArgs{"tenant": r.k.Tenant(), "subject": subject, "refs": refs}).Scan(&first)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("numbering sessions: %w", err)
+	}
+	numbers, sealed, times := make([]memd.Number, len(refs)), make([][]byte, len(refs)), make([]*time.Time, len(refs))
+	for i, w := range wants {
+		numbers[i], times[i] = first+memd.Number(i), optional(w.SourceTime)
+		if sealed[i], err = r.k.SealSessionID(subject, numbers[i], w.Session); err != nil {
+			return fmt.Errorf("sealing a session id: %w", err)
+		}
+	}
+	_, err = db.Exec(ctx, sqlInsertSessions, pgx.StrictNamedArgs{
+		"tenant": r.k.Tenant(), "subject": subject, "numbers": numbers, "refs": refs,
+		"sealed": sealed, "times": times, "now": r.d.clock.Now(),
+	})
+	if err != nil {
+		return fmt.Errorf("admitting sessions: %w", err)
+	}
+	return nil
 }
 
 func bytesOf(refs map[memd.Ref]bool) [][]byte {

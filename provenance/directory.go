@@ -2,6 +2,7 @@ package provenance
 
 import (
 	"sync"
+	"sync/atomic"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -61,7 +62,18 @@ type Directory struct {
 
 	mu    sync.Mutex // names are dropped by tenant, which the cache alone cannot do
 	names *lru.Cache[nameKey, name]
+	drops atomic.Uint64 // how often Drop was called; written under mu
+
+	// admission keeps the goroutines of this process from admitting the same
+	// subject, or its sessions, at once: all but one number would be lost.
+	admission [admissionLocks]sync.Mutex
 }
+
+const admissionLocks = 64
+
+// admitting returns the lock of a subject, by its ref. It is held for a round
+// trip or two of somebody who has a connection already.
+func (d *Directory) admitting(ref memd.Ref) *sync.Mutex { return &d.admission[ref[0]%admissionLocks] }
 
 type name struct {
 	app, id string
@@ -114,6 +126,7 @@ func (d *Directory) Drop(tenant memd.TenantNo) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.drops.Add(1)
 	for _, k := range d.names.Keys() {
 		if k.tenant == tenant {
 			d.names.Remove(k)

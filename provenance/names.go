@@ -36,6 +36,7 @@ func (d *Directory) Scopes(ctx context.Context, db pg.DB, k Keys, subjects []mem
 	if len(ask) == 0 {
 		return out, nil
 	}
+	drops := d.drops.Load()
 	rows, err := db.Query(ctx, sqlSubjectNames, pgx.StrictNamedArgs{"tenant": k.Tenant(), "subjects": ask})
 	if err != nil {
 		return nil, fmt.Errorf("naming subjects: %w", err)
@@ -55,7 +56,7 @@ func (d *Directory) Scopes(ctx context.Context, db pg.DB, k Keys, subjects []mem
 			}
 			n.id = id
 		}
-		d.setName(nameKey{k.Tenant(), no, 0}, n)
+		d.setName(drops, nameKey{k.Tenant(), no, 0}, n)
 		out[no] = memd.Scope{App: n.app, UserID: n.id}
 		return nil
 	})
@@ -85,6 +86,7 @@ func (d *Directory) SessionIDs(ctx context.Context, db pg.DB, k Keys, cs []memd.
 	if len(subjects) == 0 {
 		return out, nil
 	}
+	drops := d.drops.Load()
 	rows, err := db.Query(ctx, sqlSessionNames, pgx.StrictNamedArgs{"tenant": k.Tenant(), "subjects": subjects, "sessions": sessions})
 	if err != nil {
 		return nil, fmt.Errorf("naming sessions: %w", err)
@@ -102,7 +104,7 @@ func (d *Directory) SessionIDs(ctx context.Context, db pg.DB, k Keys, cs []memd.
 		} else if err != nil {
 			return err
 		}
-		d.setName(nameKey{k.Tenant(), c.Subject, c.Session}, name{id: id})
+		d.setName(drops, nameKey{k.Tenant(), c.Subject, c.Session}, name{id: id})
 		out[c] = id
 		return nil
 	})
@@ -118,8 +120,12 @@ func (d *Directory) name(k nameKey) (name, bool) {
 	return d.names.Get(k)
 }
 
-func (d *Directory) setName(k nameKey, n name) {
+// setName keeps a name, unless something was dropped since drops was read: it
+// may have been this one, read before it was forgotten.
+func (d *Directory) setName(drops uint64, k nameKey, n name) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.names.Add(k, n)
+	if d.drops.Load() == drops {
+		d.names.Add(k, n)
+	}
 }
