@@ -26,6 +26,7 @@ type cli struct {
 	Serve       serveCmd       `cmd:"" group:"service" help:"Answer the API."`
 	Worker      workerCmd      `cmd:"" group:"service" help:"Carry out erasures and set up tenants."`
 	Migrate     migrateCmd     `cmd:"" group:"service" help:"Bring the database to this binary's schema."`
+	FirstKey    firstKeyCmd    `cmd:"" name:"first-key" group:"service" help:"Make the first API key of a new installation: the operator's."`
 	KMSEmulator kmsEmulatorCmd `cmd:"" name:"kms-emulator" group:"service" help:"Serve an emulator of Cloud KMS, for development and tests."`
 
 	Demo demoCmd `cmd:"" group:"demo" help:"Show on this machine that forgetting works."`
