@@ -161,7 +161,11 @@ func parseCursor(token string) (cursor, error) {
 	if micros < 0 || micros > maxMicros {
 		return cursor{}, invalid("page_token", "is not one that a List returned")
 	}
-	return cursor{time.UnixMicro(micros).UTC(), uuid.UUID(b[8:])}, nil
+	c := cursor{time.UnixMicro(micros).UTC(), uuid.UUID(b[8:])}
+	if c.String() != token { // the decoder overlooks line ends and spare bits
+		return cursor{}, invalid("page_token", "is not one that a List returned")
+	}
+	return c, nil
 }
 
 // maxMicros is the end of the year 9999, which PostgreSQL still knows.
