@@ -148,38 +148,51 @@ func (w *world) readable(old tables) (found map[string]bool, opened int) {
 	found = map[string]bool{}
 	trees := w.everyTree(old, w.copyOf(memory.Tenant{No: old.tenant}))
 	for _, id := range []kmsemu.Identity{kmsemu.App, kmsemu.Worker, kmsemu.Shredder, kmsemu.Admin} {
-		kms := w.identity(id)
-		for _, sealed := range trees {
-			tree, _, err := shred.OpenTree(w.t.Context(), kms, old.key, sealed)
-			if err != nil {
-				if !errors.Is(err, memd.ErrShredded) && !errors.Is(err, memd.ErrPermissionDenied) {
-					w.t.Errorf("opening a tree as %s: %v", id, err)
-				}
-				continue
-			}
-			opened++
-			k := shred.NewKeys(tree)
-			for i := range old.rows {
-				if text, err := old.rows[i].read(k); err == nil {
-					found[text] = true
-				} else if !errors.Is(err, memd.ErrShredded) {
-					w.t.Errorf("opening a copied row: %v", err)
-				}
-			}
-			for _, s := range old.sessions {
-				if name, err := k.OpenSessionID(s.subject, s.session, s.sealed); err == nil {
-					found["session "+name] = true
-				}
-			}
-			for _, s := range old.subjects {
-				if name, err := k.OpenUserID(s.subject, s.sealed); err == nil {
-					found["user "+name] = true
-				}
-			}
-			k.Drop()
-		}
+		opened += w.readWith(id, trees, old, found)
 	}
 	return found, opened
+}
+
+// readableAs is readable by one identity.
+func (w *world) readableAs(id kmsemu.Identity, old tables) map[string]bool {
+	w.t.Helper()
+	found := map[string]bool{}
+	w.readWith(id, w.everyTree(old, w.copyOf(memory.Tenant{No: old.tenant})), old, found)
+	return found
+}
+
+func (w *world) readWith(id kmsemu.Identity, trees [][]byte, old tables, found map[string]bool) (opened int) {
+	w.t.Helper()
+	for _, sealed := range trees {
+		tree, _, err := shred.OpenTree(w.t.Context(), w.identity(id), old.key, sealed)
+		if err != nil {
+			if !errors.Is(err, memd.ErrShredded) && !errors.Is(err, memd.ErrPermissionDenied) {
+				w.t.Errorf("opening a tree as %s: %v", id, err)
+			}
+			continue
+		}
+		opened++
+		k := shred.NewKeys(tree)
+		for i := range old.rows {
+			if text, err := old.rows[i].read(k); err == nil {
+				found[text] = true
+			} else if !errors.Is(err, memd.ErrShredded) {
+				w.t.Errorf("opening a copied row: %v", err)
+			}
+		}
+		for _, s := range old.sessions {
+			if name, err := k.OpenSessionID(s.subject, s.session, s.sealed); err == nil {
+				found["session "+name] = true
+			}
+		}
+		for _, s := range old.subjects {
+			if name, err := k.OpenUserID(s.subject, s.sealed); err == nil {
+				found["user "+name] = true
+			}
+		}
+		k.Drop()
+	}
+	return opened
 }
 
 // identity is the KMS as one caller; clients are made once.

@@ -34,6 +34,7 @@ type world struct {
 	a, b   *node.Server
 	tenant memory.Tenant
 	owner  *pg.Pool // a superuser, for looking and for breaking things
+	app    *pg.Pool // the application, for what the API does
 
 	clients map[kmsemu.Identity]shred.KMS
 }
@@ -187,7 +188,10 @@ func (w *world) accept(t memory.Tenant, userID, session string) erasure.Job {
 		j.Kind, j.Session = erasure.KindSession, k.SessionRef(j.User, session)
 	}
 	var out erasure.Job
-	err := w.DB.Pool(node.AppRole).With(w.t.Context(), func(db pg.DB) (err error) {
+	if w.app == nil {
+		w.app = w.DB.Pool(node.AppRole)
+	}
+	err := w.app.With(w.t.Context(), func(db pg.DB) (err error) {
 		out, err = erasure.Accept(w.t.Context(), db, j, uuid.Nil, time.Now())
 		return err
 	})
