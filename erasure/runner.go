@@ -76,7 +76,7 @@ func (r *Runner) step(ctx context.Context, j Job, s Step) error {
 		return err
 	}
 	r.Logger.InfoContext(ctx, "erasure step done", "tenant_no", j.Tenant, "request_id", j.ID, "user", j.User,
-		"kind", j.Kind, "step", s, "took", time.Since(began))
+		"kind", j.Kind.String(), "step", s.String(), "took", time.Since(began))
 	return nil
 }
 

@@ -280,7 +280,7 @@ func (w *Worker) stopped(ctx context.Context, j Job, tries int, err error) {
 		w.c.Metrics.Failed(j.Kind)
 	}
 	w.c.Logger.WarnContext(ctx, "erasure stopped and will be tried again", "tenant_no", j.Tenant,
-		"request_id", j.ID, "user", j.User, "kind", j.Kind, "tries", tries, "error", err)
+		"request_id", j.ID, "user", j.User, "kind", j.Kind.String(), "tries", tries, "error", err)
 }
 
 // exclusively runs an erasure under its lock, which dies with this process. It
