@@ -44,6 +44,9 @@ type RotatorConfig struct {
 	// InstanceWait bounds the wait for processes that hold the old epoch. Zero
 	// means DefaultInstanceWait, which outlasts the lease of one that hangs.
 	InstanceWait time.Duration
+	// OnFinish, if set, is called when a rotation that this Rotator worked on has
+	// come to its end.
+	OnFinish func(tenant memd.TenantNo, epoch int64)
 	// Logger is told what cannot be told by an error. Required.
 	Logger *slog.Logger
 }
@@ -70,6 +73,9 @@ func (c *RotatorConfig) validate() error {
 	}
 	if c.InstanceWait == 0 {
 		c.InstanceWait = DefaultInstanceWait
+	}
+	if c.OnFinish == nil {
+		c.OnFinish = func(memd.TenantNo, int64) {}
 	}
 	return nil
 }

@@ -67,6 +67,7 @@ func (r *Rotator) finish(ctx context.Context, s *session, l line) error {
 	if err := r.move(ctx, s, l, step{to: RotationFinished}); err != nil {
 		return err
 	}
+	r.c.OnFinish(l.head.Tenant, l.head.Epoch)
 	return supersedeOlder(ctx, s, l.entry(), r.c.Clock.Now())
 }
 

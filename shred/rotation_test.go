@@ -76,6 +76,22 @@ func TestRotator_Rotate(t *testing.T) {
 		}
 	})
 
+	t.Run("tells of each rotation once", func(t *testing.T) {
+		w := w.in(t)
+		tenant := w.tenant()
+		var ended []int64
+		r := w.rotator(func(c *shred.RotatorConfig) {
+			c.OnFinish = func(_ memd.TenantNo, epoch int64) { ended = append(ended, epoch) }
+		})
+		w.rotate(r, tenant)
+		w.puncture(tenant, subject(t, 7))
+		w.rotate(r, tenant)
+		w.rotate(r, tenant)
+		if diff := cmp.Diff([]int64{2}, ended); diff != "" {
+			t.Error(diff)
+		}
+	})
+
 	t.Run("makes a new epoch when forced", func(t *testing.T) {
 		w := w.in(t)
 		tenant := w.tenant()

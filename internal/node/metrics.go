@@ -95,6 +95,9 @@ func (m *Metrics) worker() erasure.Metrics {
 	}
 }
 
+// rotated is the rotator's hook.
+func (m *Metrics) rotated(memd.TenantNo, int64) { m.rotations.Inc() }
+
 // residents reports what searches keep in memory.
 func (m *Metrics) residents(size func() (scopes int, bytes int64)) error {
 	scopes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{

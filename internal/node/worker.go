@@ -82,6 +82,7 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 	w.closers = append(w.closers, func(context.Context) error { return shredder.Close() })
 	w.Rotator, err = shred.NewRotator(shred.RotatorConfig{
 		Pool: w.Pool, Worker: worker, Shredder: shredder, Ledgers: w.Ledgers, Clock: c.Clock, Logger: c.Logger,
+		OnFinish: c.Metrics.rotated,
 		Sample: func(ctx context.Context, _ memd.TenantNo, k *shred.Keys) error {
 			return w.Pool.With(ctx, func(db pg.DB) error { return memory.Sample(ctx, db, k) })
 		},
