@@ -29,7 +29,8 @@ type cli struct {
 	FirstKey    firstKeyCmd    `cmd:"" name:"first-key" group:"service" help:"Make the first API key of a new installation: the operator's."`
 	KMSEmulator kmsEmulatorCmd `cmd:"" name:"kms-emulator" group:"service" help:"Serve an emulator of Cloud KMS, for development and tests."`
 
-	Demo demoCmd `cmd:"" group:"demo" help:"Show on this machine that forgetting works."`
+	Demo  demoCmd  `cmd:"" group:"demo" help:"Show on this machine that forgetting works."`
+	Bench benchCmd `cmd:"" group:"demo" help:"Measure memd on this machine, beside its peers."`
 
 	Import importCmd `cmd:"" group:"memories" help:"Store conversations from a file of JSON lines."`
 	Add    addCmd    `cmd:"" group:"memories" help:"Store one memory."`

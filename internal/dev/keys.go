@@ -52,11 +52,16 @@ func (d *Dev) Setup(ctx context.Context) (*FirstKeys, error) {
 // CreateTenant makes a tenant with the default policy, if there is none of that
 // name, and waits until it is active.
 func (d *Dev) CreateTenant(ctx context.Context, name, display string) (tenants.Tenant, error) {
+	return d.CreateTenantWith(ctx, name, display, tenants.DefaultPolicy())
+}
+
+// CreateTenantWith is CreateTenant with a policy.
+func (d *Dev) CreateTenantWith(ctx context.Context, name, display string, p tenants.Policy) (tenants.Tenant, error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	var t tenants.Tenant
 	err := d.Server.Pool.With(ctx, func(db pg.DB) (err error) {
-		t, err = tenants.Create(ctx, db, time.Now().UTC(), name, display, tenants.DefaultPolicy())
+		t, err = tenants.Create(ctx, db, time.Now().UTC(), name, display, p)
 		return err
 	})
 	if err == nil {

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+
+	"forgettable.dev/memd/bench"
+)
+
+// benchCmd measures memd on this machine.
+type benchCmd struct {
+	Runs          int    `default:"3" help:"How often each figure is taken; the median counts."`
+	PlainRows     int    `default:"200000" help:"Rows of pgvector's table."`
+	Million       bool   `help:"Also load 1,000,000 rows and forget a user among them (minutes)."`
+	Conversations string `help:"File of JSON lines to import, for the figure of memd import."`
+	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, forget, import, million."`
+	JSON          bool   `name:"json" help:"Write the figures as JSON instead of a table."`
+}
+
+func (c *benchCmd) Run(ctx context.Context, con *console) (err error) {
+	dir, err := os.MkdirTemp("", "memd-bench-")
+	if err != nil {
+		return err
+	}
+	// PostgreSQL's user must reach its folder below this one.
+	err = os.Chmod(dir, 0o755)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err != nil {
+		return err
+	}
+	figures, err := bench.Run(ctx, bench.Config{
+		Dir: dir, PlainRows: c.PlainRows, Runs: c.Runs, Million: c.Million,
+		Conversations: c.Conversations, Import: importWithThisBinary, Only: c.Only, Log: con.Stderr,
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return bench.WriteJSON(con.Stdout, figures)
+	}
+	return bench.WriteTable(con.Stdout, figures)
+}
+
+var importedTurns = regexp.MustCompile(`imported (\d+) turns`)
+
+// importWithThisBinary runs memd import as a process of its own, as its users do.
+func importWithThisBinary(ctx context.Context, url, key, file string) (int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, self, "import", file)
+	cmd.Env = append(os.Environ(), "MEMD_URL="+url, "MEMD_API_KEY="+key)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("importing: %w: %s", err, out.String())
+	}
+	m := importedTurns.FindSubmatch(out.Bytes())
+	if m == nil {
+		return 0, errors.New("importing: the answer is not what was expected")
+	}
+	return strconv.Atoi(string(m[1]))
+}
