@@ -20,6 +20,7 @@ TESTFLAGS    ?=
 PKG          ?= ./...
 FUZZTIME     ?= 30s
 BENCHTIME    ?= 1s
+ATTACK       ?= 5
 
 # Where goroutines or processes share something.
 RACE_PACKAGES ?= $(addsuffix /...,$(addprefix ./,$(wildcard internal/pg internal/auth internal/server shred provenance tombstones tenants memory erasure embed)))
@@ -52,6 +53,11 @@ race: setup ## Run the tests of the concurrent packages under the race detector
 model: ## Check the model of the fence, whole and with each part of the design taken away
 	@scripts/setup.sh --model
 	@model/check.sh
+
+.PHONY: attack
+attack: setup ## Race writers against fences for a long time, and under the race detector (ATTACK=5 minutes each)
+	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestRace_' -timeout 6h ./tombstones
+	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -race -v -run '^TestRace_' -timeout 6h ./tombstones
 
 .PHONY: bench
 bench: setup ## Run the benchmarks (BENCHTIME=1s)

@@ -188,19 +188,23 @@ func TestGuard_EveryWayToChange(t *testing.T) {
 	t.Run("to and from a fenced owner, by whoever may", func(t *testing.T) {
 		b.t = t
 		u, v := b.user(), b.user()
-		mine, theirs := b.store(row{owner: u}), b.store(row{owner: v})
+		w := b.user()
+		owned, given, theirs := b.store(row{owner: u, contributor: w}), b.store(row{owner: w, contributor: u}), b.store(row{owner: v})
 		move := func(id uuid.UUID, column string, to user) string {
 			return fmt.Sprintf(`UPDATE memd.memories SET %s = %d WHERE tenant_no = %d AND memory_id = '%s'`, column, to.no, b.tenant, id)
 		}
 		b.fence(u)
-		for _, column := range []string{"owner_no", "contributor_no"} {
-			if err := b.sudo(move(mine, column, v)); stateOf(err) != "MD001" {
-				t.Errorf("%s, away from a fenced user: %v", column, err)
-			}
-			if err := b.sudo(move(theirs, column, u)); stateOf(err) != "MD001" {
-				t.Errorf("%s, to a fenced user: %v", column, err)
+		for name, sql := range map[string]string{
+			"owner_no, away from a fenced user":       move(owned, "owner_no", v),
+			"contributor_no, away from a fenced user": move(given, "contributor_no", v),
+			"owner_no, to a fenced user":              move(theirs, "owner_no", u),
+			"contributor_no, to a fenced user":        move(theirs, "contributor_no", u),
+		} {
+			if err := b.sudo(sql); stateOf(err) != "MD001" {
+				t.Errorf("%s: %v", name, err)
 			}
 		}
+		b.must(b.sudo(move(theirs, "owner_no", w))) // The positive control.
 	})
 	b.t = t
 }

@@ -237,15 +237,73 @@ func (b *bundle) locksOf(u user, pid uint32) int {
 		AND classid::bigint = %d AND objid::bigint = %d`, pid, beUint32(u.ref[0:4]), beUint32(u.ref[4:8])))
 }
 
+// pauseBeforeLocking has the guard wait, before it takes a user's lock, for
+// lock 4711 of the other space, which the test holds.
+func (b *bundle) pauseBeforeLocking() {
+	b.t.Helper()
+	b.must(b.sudo(`
+		ALTER FUNCTION memd.lock_refs(bytea[]) RENAME TO lock_refs_at_once;
+		CREATE FUNCTION memd.lock_refs(p_refs bytea[]) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$
+		BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN memd.lock_refs_at_once(p_refs); END $$`))
+}
+
+// TestGuard_LooksAfterItLocked: whatever was decided before the lock was there
+// counts, and so does what was decided while the writer waited for it.
+func TestGuard_LooksAfterItLocked(t *testing.T) {
+	writes := map[string]func(b *bundle, u user) string{
+		"a memory":  func(b *bundle, u user) string { return insert(row{owner: u}) },
+		"a session": func(b *bundle, u user) string { return insertSession(u, b.nextSession(u), newRef(), "now()") },
+		"a subject": func(b *bundle, u user) string {
+			return insertSubject(user{tenant: b.tenant, ref: u.ref, no: 1<<40 | 900})
+		},
+	}
+	for name, sql := range writes {
+		t.Run(name+", fenced before it locked", func(t *testing.T) {
+			b := setup(t)
+			b.pauseBeforeLocking()
+			u := b.user()
+			if name == "a subject" {
+				b.retire(u)
+			}
+			statement := sql(b, u)
+			other := b.connect("")
+			b.must(run(t.Context(), other, "SELECT pg_advisory_lock(4711)"))
+			done := make(chan error, 1)
+			go func() { done <- run(t.Context(), b.app, statement) }()
+			b.waitForLock(b.app)
+			b.fence(u) // Nobody holds the user's lock yet.
+			b.must(run(t.Context(), other, "SELECT pg_advisory_unlock(4711)"))
+			if err := <-done; stateOf(err) != "MD001" {
+				t.Errorf("got %v", err)
+			}
+		})
+		t.Run(name+", fenced while it waited for the lock", func(t *testing.T) {
+			b := setup(t)
+			u := b.user()
+			if name == "a subject" {
+				b.retire(u)
+			}
+			statement := sql(b, u)
+			drain := b.connect("") // Of another request, say a session's.
+			b.must(run(t.Context(), drain, fmt.Sprintf("SELECT pg_advisory_lock(%d, %d)", int32(beUint32(u.ref[0:4])), int32(beUint32(u.ref[4:8])))))
+			done := make(chan error, 1)
+			go func() { done <- run(t.Context(), b.app, statement) }()
+			b.waitForLock(b.app)
+			b.must(b.sudo(fmt.Sprintf(`INSERT INTO memd.fences VALUES (%d, %s, 1, now(), gen_random_uuid(), now())`, u.tenant, lit(u.ref))))
+			b.must(run(t.Context(), drain, "SELECT pg_advisory_unlock_all()"))
+			if err := <-done; stateOf(err) != "MD001" {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
 // TestGuard_WhoeverIsAdmittedMeanwhile: a number that is admitted after the
 // guard looked whom to lock must not pass without a lock. A pause is put into
 // the window, in which the admission commits.
 func TestGuard_WhoeverIsAdmittedMeanwhile(t *testing.T) {
 	b := setup(t)
-	b.must(b.sudo(`
-		ALTER FUNCTION memd.lock_refs(bytea[]) RENAME TO lock_refs_at_once;
-		CREATE FUNCTION memd.lock_refs(p_refs bytea[]) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$
-		BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN memd.lock_refs_at_once(p_refs); END $$`))
+	b.pauseBeforeLocking()
 	u := b.user()
 	late := user{tenant: b.tenant, ref: newRef(), no: 1<<40 | 900}
 	other := b.connect("")
