@@ -1,0 +1,130 @@
+package erasure_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/fault"
+	"forgettable.dev/memd/shred/kmsemu"
+)
+
+// How often a worker is killed, and within what.
+const (
+	kills         = 4
+	killsInAttack = 80
+	killWithin    = 190 // statements
+	killWithinFor = 400 * time.Millisecond
+)
+
+// Invariant 5 with a real process: memd worker is killed, not stopped, at a
+// statement or at a moment picked at random, and another one finishes.
+func TestInvariant5_KilledWorkers(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "memd")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../cmd/memd").CombinedOutput(); err != nil {
+		t.Fatalf("building memd: %v\n%s", err, out)
+	}
+	w := newSweep(t)
+	p := &process{t: t, binary: binary, w: w}
+	w.fuse.OnBlow(p.signal)
+	t.Cleanup(p.kill)
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	want := map[string]string{"": w.unbroken(""), "s1": w.unbroken("s1")}
+	n := kills
+	if os.Getenv(strideVariable) != "" {
+		n = killsInAttack
+	}
+	killed := map[erasure.State]int{}
+	for i := range n {
+		session := []string{"", "s1"}[i%2]
+		victim := w.populate()
+		j := w.accept(victim.tenant, "alice", session)
+		if i%4 < 3 {
+			w.fuse.Arm(1+random.IntN(killWithin), fault.Modes[random.IntN(2)])
+			p.start()
+			w.within(30*time.Second, "killed, or done", func() bool {
+				_, blown := w.fuse.Blown()
+				return blown || w.job(j).State == erasure.StateDone
+			})
+		} else {
+			p.start()
+			moment := time.NewTimer(time.Duration(random.Int64N(int64(killWithinFor))))
+			<-moment.C
+		}
+		p.kill()
+		w.fuse.Disarm()
+		killed[w.job(j).State]++
+		w.living(victim)
+		p.start()
+		w.within(30*time.Second, "done by another process", func() bool { return w.job(j).State == erasure.StateDone })
+		p.kill()
+		w.check(victim, session)
+		if diff := cmp.Diff(want[session], w.dump(victim)); diff != "" {
+			t.Errorf("end state (-want +got):\n%s\nlog:\n%s", diff, p.log())
+		}
+		if t.Failed() {
+			t.Fatalf("first failure: kill %d of seed %d", i, seed)
+		}
+	}
+	t.Logf("killed %d workers; the erasures were then: %v", n, killed)
+}
+
+// process is a memd worker, one at a time.
+type process struct {
+	t      *testing.T
+	binary string
+	w      *sweep
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	output *bytes.Buffer
+}
+
+func (p *process) start() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.output = &bytes.Buffer{}
+	p.cmd = exec.Command(p.binary, "worker", "--one-ledger")
+	p.cmd.Env = append(os.Environ(),
+		"MEMD_DATABASE_URL="+p.w.wire.URL, "MEMD_LEDGER="+p.w.Ledger, "MEMD_KMS=emulator:"+p.w.KMS.Address,
+		"MEMD_KMS_TOKEN="+p.w.KMS.Server.Tokens()[kmsemu.Worker], "MEMD_SHREDDER_KMS_TOKEN="+p.w.KMS.Server.Tokens()[kmsemu.Shredder],
+	)
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatalf("starting a worker: %v", err)
+	}
+}
+
+// signal is kill -9.
+func (p *process) signal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill() // One that is dead already is as wanted.
+	}
+}
+
+// kill is signal, and waits for the death.
+func (p *process) kill() {
+	p.signal()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil {
+		_ = p.cmd.Wait() // It was killed: that is the point.
+		p.cmd = nil
+	}
+}
+
+// log is what the process wrote, once it is dead.
+func (p *process) log() string { return p.output.String() }
