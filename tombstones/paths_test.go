@@ -268,3 +268,33 @@ func TestGuard_DeletesGoThrough(t *testing.T) {
 		t.Errorf("%d rows are left, want the first", n)
 	}
 }
+
+// TestDelete_OfAChainFromBothEnds: a row goes while what was derived from it is
+// going too. Neither delete fails for the other's sake.
+func TestDelete_OfAChainFromBothEnds(t *testing.T) {
+	b := setup(t)
+	u := b.user()
+	first, second, third := b.store(row{owner: u}), b.store(row{owner: u}), b.store(row{owner: u})
+	derive := func(id, from uuid.UUID) string {
+		return fmt.Sprintf(`INSERT INTO memd.memory_sources (tenant_no, memory_id, ordinal, source_memory) VALUES (%d, '%s', 1, '%s')`, b.tenant, id, from)
+	}
+	remove := func(id uuid.UUID) string {
+		return fmt.Sprintf(`DELETE FROM memd.memories WHERE tenant_no = %d AND memory_id = '%s'`, b.tenant, id)
+	}
+	b.allowed(derive(second, first))
+	b.allowed(derive(third, second))
+	other := b.connect("memd_app")
+	b.must(run(t.Context(), other, "BEGIN;"+remove(third)))
+	done := make(chan error, 1)
+	go func() { done <- run(t.Context(), b.app, remove(second)) }()
+	b.eventually("the second delete waits or ends", func() bool {
+		return len(done) == 1 || b.count(fmt.Sprintf(`SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'`, b.app.PgConn().PID())) == 1
+	})
+	b.must(run(t.Context(), other, "COMMIT"))
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := b.count(`SELECT count(*) FROM memd.memories`); n != 1 {
+		t.Errorf("%d rows are left, want the first", n)
+	}
+}
