@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the golden file")
 // A privilege on a whole relation stands without a column.
 const sqlGrants = `
 WITH who AS (
-  SELECT oid, rolname::text AS name FROM pg_roles WHERE rolname LIKE 'memd\_%' UNION ALL SELECT 0, 'PUBLIC'
+  SELECT oid, rolname::text AS name FROM pg_roles WHERE rolname IN ('memd_app', 'memd_worker', 'memd_maintain') UNION ALL SELECT 0, 'PUBLIC'
 ), grants AS (
   SELECT 'database' AS kind, ''::text AS object, a.grantee, a.privilege_type, a.is_grantable
   FROM pg_database d CROSS JOIN aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a WHERE d.datname = current_database()
@@ -59,10 +59,10 @@ UNION ALL
 SELECT r.rolname || ': attribute ' || a.name
 FROM pg_roles r CROSS JOIN LATERAL (VALUES ('superuser', r.rolsuper), ('createrole', r.rolcreaterole), ('createdb', r.rolcreatedb),
   ('replication', r.rolreplication), ('bypassrls', r.rolbypassrls)) AS a (name, has)
-WHERE r.rolname LIKE 'memd\_%' AND a.has
+WHERE r.rolname IN ('memd_app', 'memd_worker', 'memd_maintain') AND a.has
 UNION ALL
 SELECT r.rolname || ': owns ' || c.oid::regclass::text
-FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE r.rolname LIKE 'memd\_%'
+FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE r.rolname IN ('memd_app', 'memd_worker', 'memd_maintain')
 ORDER BY 1`
 
 // TestGrants_AreTheseAndNoOther: a grant that is added here is a decision that
