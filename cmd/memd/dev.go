@@ -19,12 +19,13 @@ type devCmd struct {
 	Listen string `default:"127.0.0.1:8787" help:"Address of the API, on this machine."`
 }
 
-// curlExample is a first call that works as it stands.
-const curlExample = `  curl -s %[1]s/memd.v1.MemoryService/Add \
-    -H 'Content-Type: application/json' -H 'Authorization: Bearer %[2]s' \
+// curlExample is a first call and a second that work as they stand, once the
+// line above them has set the address and the key. The README has the same.
+const curlExample = `  curl -s $MEMD_URL/memd.v1.MemoryService/Add \
+    -H 'Content-Type: application/json' -H "Authorization: Bearer $MEMD_API_KEY" \
     -d '{"rows":[{"scope":{"user":{"app":"support","userId":"ada@example.org"}},"kind":"KIND_RAW","text":"My daughter has asthma."}]}'
-  curl -s %[1]s/memd.v1.MemoryService/Search \
-    -H 'Content-Type: application/json' -H 'Authorization: Bearer %[2]s' \
+  curl -s $MEMD_URL/memd.v1.MemoryService/Search \
+    -H 'Content-Type: application/json' -H "Authorization: Bearer $MEMD_API_KEY" \
     -d '{"scope":{"user":{"app":"support","userId":"ada@example.org"}},"text":"asthma"}'
 `
 
@@ -59,8 +60,8 @@ func (c *devCmd) Run(ctx context.Context, con *console) (err error) {
 		fmt.Fprintf(con.Stdout, "\nShown once; memd keeps only digests of them:\n")
 		fmt.Fprintf(con.Stdout, "  API key of tenant %s, to store, search and forget:  %s\n", dev.Tenant, keys.Agent)
 		fmt.Fprintf(con.Stdout, "  API key of the operator, for tenants and API keys:  %s\n", keys.Operator)
-		fmt.Fprintf(con.Stdout, "\nTry it:\n"+curlExample, url, keys.Agent)
-		fmt.Fprintf(con.Stdout, "\nOr from this command line:\n  export MEMD_URL=%s MEMD_API_KEY=%s\n  memd search --app support --user ada@example.org asthma\n", url, keys.Agent)
+		fmt.Fprintf(con.Stdout, "\nTry it:\n  export MEMD_URL=%s MEMD_API_KEY=%s\n"+curlExample, url, keys.Agent)
+		fmt.Fprintf(con.Stdout, "Or from this command line:\n  memd search --app support --user ada@example.org asthma\n")
 	}
 	fmt.Fprintln(con.Stdout, "\nStop it with Ctrl-C.")
 	select {
