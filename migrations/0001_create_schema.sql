@@ -1,8 +1,8 @@
 -- +goose Up
 
--- pgvector must be installed on the server before this runs; creating the
--- extension needs its owner or a superuser (on PostgreSQL 13 and later it is a
--- trusted extension, so the database's owner suffices).
+-- pgvector must be installed on the server before this runs. memd migrate has
+-- made the extension already, or said who must: some packages mark it as
+-- trusted, which lets the database's owner create it, and others do not.
 CREATE EXTENSION IF NOT EXISTS vector;
 
 CREATE SCHEMA IF NOT EXISTS memd;
