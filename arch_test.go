@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"gen/...":             {"gen/..."},
 	"proto/...":           {},
 	"internal/fault":      {"."},
+	"internal/failures":   {},
 	"internal/cluster":    {},
 	"internal/pg":         {".", "migrations"},
 	"internal/pgtest":     {"internal/pg", "internal/cluster", "migrations"},
@@ -44,6 +45,8 @@ var mayImport = map[string][]string{
 	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
 	"internal/dev":        {".", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
 	"internal/demo":       {".", "gen/...", "internal/cluster", "internal/dev", "internal/auth", "shred/...", "tenants"},
+	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "memory", "tenants", "shred/..."},
+	"internal/cleartext":  {},
 	"internal/memdtest":   {"./..."},
 	"cmd/...":             {"./..."},
 }
@@ -52,7 +55,7 @@ var mayImport = map[string][]string{
 // module, tests aside.
 var onlyFrom = map[string][]string{
 	"cloud.google.com/go/kms/apiv1": {"shred/gcpkms"},
-	"connectrpc.com/":               {"gen/...", "internal/server/...", "cmd/..."},
+	"connectrpc.com/":               {"gen/...", "internal/server/...", "bench", "cmd/..."},
 	"testing":                       {"internal/pgtest", "internal/memdtest", "shred/kmstest"},
 }
 

@@ -30,6 +30,25 @@ ALTER ROLE memd_app SET statement_timeout = '30s';
 ALTER ROLE memd_app SET idle_in_transaction_session_timeout = '10s';
 ALTER ROLE memd_worker SET idle_in_transaction_session_timeout = '60s';
 
+-- A failed statement is logged with the value that it could not read, so the
+-- sessions of these roles log no errors: memd logs their codes itself. Only a
+-- superuser may say so; where there is none, the operator sets it (README).
+-- +goose StatementBegin
+DO $$
+DECLARE
+  r text;
+BEGIN
+  FOREACH r IN ARRAY ARRAY['memd_app', 'memd_worker', 'memd_maintain'] LOOP
+    BEGIN
+      EXECUTE format('ALTER ROLE %I SET log_min_messages = ''log''', r);
+      EXECUTE format('ALTER ROLE %I SET log_min_error_statement = ''panic''', r);
+    EXCEPTION WHEN insufficient_privilege THEN
+      RAISE WARNING 'role % may log the errors of its statements: set log_min_messages = log for it', r;
+    END;
+  END LOOP;
+END $$;
+-- +goose StatementEnd
+
 GRANT USAGE ON SCHEMA memd TO memd_app, memd_worker, memd_maintain;
 
 -- harden applies what CREATE DATABASE ... TEMPLATE and pg_restore do not carry

@@ -125,7 +125,7 @@ func TestStart_KeepsDataAcrossRestarts(t *testing.T) {
 	settings := map[string]string{
 		"listen_addresses": "", "fsync": "on", "server_encoding": "UTF8", "data_checksums": "on",
 		"wal_level": "replica", "log_min_error_statement": "panic", "log_parameter_max_length_on_error": "0",
-		"log_error_verbosity": "terse", "max_connections": "100",
+		"log_error_verbosity": "terse", "log_min_messages": "log", "max_connections": "100",
 	}
 	got := map[string]string{}
 	for name := range settings {

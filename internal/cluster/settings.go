@@ -30,11 +30,13 @@ func (p place) configure(c Config) error {
 		{"jit", "off"}, // Never pays for queries of milliseconds.
 
 		// What people said must not get into the log: no statement text, no
-		// parameter, no DETAIL, which quotes the failing row.
+		// parameter, no DETAIL, which quotes the failing row, and no message of a
+		// failed statement either, which quotes what it could not read ("log" is
+		// above ERROR here). The caller is told the error; memd logs its code.
 		{"logging_collector", "off"},
 		{"log_destination", "stderr"},
 		{"log_line_prefix", "%m [%p] "},
-		{"log_min_messages", "warning"},
+		{"log_min_messages", "log"},
 		{"log_min_error_statement", "panic"},
 		{"log_error_verbosity", "terse"},
 		{"log_parameter_max_length", "0"},
