@@ -85,13 +85,13 @@ func (d *demo) ending(ctx context.Context) error {
 			scheduled++
 		}
 	}
-	d.show("acme has %d enabled key version and %d waiting to be destroyed: %s a month at most, for %d users or %d.",
-		enabled, scheduled, perMonth(enabled+scheduled), len(d.acme.users()), manyUsers)
-	d.show("A key version for each of %d users would be %s a month (%s a version: cloud.google.com/kms/pricing).",
-		manyUsers, perMonth(manyUsers), activeVersionMonth)
+	d.show("acme has %d enabled key version and %d waiting to be destroyed: %s a month at most, for %d users or for %s.",
+		enabled, scheduled, perMonth(enabled+scheduled), len(d.acme.users()), thousands(manyUsers))
+	d.show("A key version for each of %s users would be %s a month (%s a version: cloud.google.com/kms/pricing).",
+		thousands(manyUsers), perMonth(manyUsers), activeVersionMonth)
 	d.section("Counts")
-	d.show("%d rows of acme and %d of globex stored; %d forgotten, %d of them derived rows of other scopes; %d key trees rotated.",
-		len(d.acme.texts), len(d.globex.texts), d.forgotten(), d.report.GetFallenTotal(), tree.epoch-1)
+	d.show("%d rows of acme and %d of globex stored; %d forgotten, %d of them derived rows in other scopes; acme's key tree is at epoch %d.",
+		len(d.acme.texts), len(d.globex.texts), d.forgotten(), d.report.GetFallenTotal(), tree.epoch)
 	return nil
 }
 

@@ -13,12 +13,14 @@ const (
 	manyUsers = 100_000
 )
 
-func (c cents) String() string {
-	dollars, rest := int64(c)/100, int64(c)%100
-	if dollars < 1000 {
-		return fmt.Sprintf("$%d.%02d", dollars, rest)
+func (c cents) String() string { return fmt.Sprintf("$%s.%02d", thousands(int64(c)/100), int64(c)%100) }
+
+// thousands writes a number below a million with its comma.
+func thousands(n int64) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
 	}
-	return fmt.Sprintf("$%d,%03d.%02d", dollars/1000, dollars%1000, rest)
+	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
 // perMonth is what versions that are active all month cost.
