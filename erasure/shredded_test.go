@@ -13,6 +13,7 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/kmsemu"
@@ -206,5 +207,31 @@ func TestInvariant8_ALiveSessionKeepsTheKeys(t *testing.T) {
 	}
 	if n := w.count(`SELECT count(*) FROM memd.sessions WHERE state = 1`); n != 0 {
 		t.Errorf("%d live sessions", n)
+	}
+}
+
+// The sample of live rows, the last look before a version is destroyed, must
+// reach into scopes that once hid somebody's rows.
+func TestSample_SeesScopesThatHidSomebody(t *testing.T) {
+	w := newWorld(t)
+	w.add(contributed("alice", "s1", "alice shared"), contributed("bob", "b1", "bob shared"))
+	w.forgetUser("alice")
+	bob := memd.Number(w.count(`SELECT contributor_no FROM memd.memories`))
+	head := w.openHead(w.tenant)
+	defer head.Zero()
+	wrong, err := head.Next([]shred.Path{shred.SubjectPath(bob)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		tree *shred.Tree
+		want error
+	}{{w.openHead(w.tenant), nil}, {wrong, memd.ErrShredded}} {
+		k := shred.NewKeys(c.tree)
+		err := w.owner.With(t.Context(), func(db pg.DB) error { return memory.Sample(t.Context(), db, k) })
+		k.Drop()
+		if !errors.Is(err, c.want) {
+			t.Errorf("sampling: %v, want %v", err, c.want)
+		}
 	}
 }

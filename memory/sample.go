@@ -17,9 +17,18 @@ import (
 // old one is destroyed.
 const SampleRows = 64
 
+// Rows that are about to fall are left out, one by one: a scope that ever hid
+// anything has other rows, which are to be looked at as well.
 const sqlSample = sqlMemoryColumns + `
 FROM memd.memories m WHERE m.tenant_no = @tenant AND m.memory_id >= @from
-  AND NOT EXISTS (SELECT FROM memd.hidden_contributions h WHERE h.tenant_no = m.tenant_no AND h.owner_no = m.owner_no)
+  AND NOT EXISTS (
+    SELECT FROM memd.hidden_contributions h
+    WHERE h.tenant_no = m.tenant_no AND h.owner_no = m.owner_no
+      AND ((h.contributor_no IN (m.contributor_no, m.owner_no) AND h.contributor_session IN (0, m.contributor_session))
+        OR EXISTS (
+          SELECT FROM memd.memory_contributions c
+          WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id
+            AND c.contributor_no = h.contributor_no AND h.contributor_session IN (0, c.contributor_session))))
 ORDER BY m.memory_id LIMIT @limit`
 
 // Sample opens live rows of a tenant, picked at random, with k alone. A row
