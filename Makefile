@@ -55,9 +55,10 @@ model: ## Check the model of the fence, whole and with each part of the design t
 	@model/check.sh
 
 .PHONY: attack
-attack: setup ## Race writers against fences for a long time, and under the race detector (ATTACK=5 minutes each)
+attack: setup ## Race writers against fences for a long time, and break erasures off at every point (ATTACK=5 minutes each)
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestRace_' -timeout 6h ./tombstones
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -race -v -run '^TestRace_' -timeout 6h ./tombstones
+	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestInvariant5_' -timeout 6h ./erasure
 
 .PHONY: bench
 bench: setup ## Run the benchmarks (BENCHTIME=1s)
