@@ -18,3 +18,8 @@ func (s *Service) Streamed(tenant memd.TenantNo, ref memd.Ref) bool {
 	defer r.mu.RUnlock()
 	return r.tooBig
 }
+
+// Evict drops a scope from memory.
+func (s *Service) Evict(tenant memd.TenantNo, ref memd.Ref) {
+	s.residents.drop(residentKey{tenant, ref})
+}

@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"hash/maphash"
 	gosync "sync"
 	"time"
 
@@ -133,19 +132,9 @@ type filler struct {
 // outgrown reports whether more rows or bytes came than may be resident.
 func (f *filler) outgrown() bool { return f.room < 0 || f.budget < 0 }
 
-func (f *filler) begin(h header) (bool, error) {
-	f.h = h
+func (f *filler) begin(h header, hides []memd.Contribution, deleted []uuid.UUID) (bool, error) {
+	f.h, f.hides, f.deleted = h, hides, deleted
 	return !h.fenced() && h.subject != 0, nil
-}
-
-func (f *filler) hide(c memd.Contribution) error {
-	f.hides = append(f.hides, c)
-	return nil
-}
-
-func (f *filler) gone(id uuid.UUID) error {
-	f.deleted = append(f.deleted, id)
-	return nil
 }
 
 func (f *filler) row(m *fetched) error {
@@ -172,11 +161,9 @@ func (f *filler) row(m *fetched) error {
 		return err
 	}
 	if m.metadata != nil {
-		md, err := m.openMetadata(f.k, s)
-		if err != nil {
+		if e.hashes, err = m.hashMetadata(f.k, s); err != nil {
 			return err
 		}
-		e.hashes = hashes(md)
 	}
 	at := len(f.vectors)
 	if m.dimension == f.dim {
@@ -186,7 +173,8 @@ func (f *filler) row(m *fetched) error {
 		e.dimension = int16(m.dimension)
 	} else {
 		// No vector, or one of another embedder: kept, never compared.
-		f.vectors = append(f.vectors, make([]float32, f.dim)...)
+		f.vectors = room(f.vectors, f.dim)
+		clear(f.vectors[at:])
 	}
 	if len(f.vectors) != at+f.dim {
 		return memd.ErrCorrupt
@@ -378,19 +366,4 @@ func (r *resident) intern(cs []memd.Contribution) []memd.Contribution {
 	r.sets[string(key)] = cs
 	r.extra += int64(contributionBytes * len(cs))
 	return cs
-}
-
-var hashSeed = maphash.MakeSeed()
-
-// hashes returns one hash for each metadata entry.
-func hashes(m map[string]string) []uint64 {
-	out := make([]uint64, 0, len(m))
-	for k, v := range m {
-		out = append(out, hashEntry(k, v))
-	}
-	return out
-}
-
-func hashEntry(k, v string) uint64 {
-	return maphash.Comparable(hashSeed, [2]string{k, v})
 }

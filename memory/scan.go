@@ -134,20 +134,14 @@ type scanner struct {
 	bytes  int64
 }
 
-func (c *scanner) begin(h header) (bool, error) {
+func (c *scanner) begin(h header, hides []memd.Contribution, _ []uuid.UUID) (bool, error) {
+	c.hides = hides
 	c.v.scanned, c.v.fenced, c.v.subject = true, h.fenced(), h.subject
 	if h.epoch > c.k.Epoch() {
 		return false, memd.ErrStale
 	}
 	return !h.fenced() && h.subject != 0, nil
 }
-
-func (c *scanner) hide(h memd.Contribution) error {
-	c.hides = append(c.hides, h)
-	return nil
-}
-
-func (c *scanner) gone(uuid.UUID) error { return nil }
 
 func (c *scanner) row(m *fetched) error {
 	c.seen++
@@ -166,11 +160,9 @@ func (c *scanner) row(m *fetched) error {
 		return err
 	}
 	if len(c.sel.hashes) > 0 && m.metadata != nil {
-		md, err := m.openMetadata(c.k, s)
-		if err != nil {
+		if e.hashes, err = m.hashMetadata(c.k, s); err != nil {
 			return err
 		}
-		e.hashes = hashes(md)
 	}
 	if !c.sel.matches(&e) {
 		return nil

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,9 +45,7 @@ func seal(k *shred.Keys, owner memd.Number, id uuid.UUID, m memd.Month, cs []mem
 		}
 	}
 	if len(c.metadata) > 0 {
-		if metadata, err = json.Marshal(c.metadata); err != nil {
-			return out, fmt.Errorf("encoding metadata: %w", err)
-		}
+		metadata = encodeMetadata(c.metadata)
 		if out.metadata, err = s.Seal(metadata, shred.AADMemoryMetadata(k.Tenant(), owner, id)); err != nil {
 			return out, fmt.Errorf("sealing metadata: %w", err)
 		}
@@ -104,11 +101,25 @@ func (r *stored) openMetadata(k *shred.Keys, s *shred.Sealer) (map[string]string
 	if err != nil {
 		return nil, fmt.Errorf("opening metadata: %w", err)
 	}
-	var m map[string]string
-	if err := json.Unmarshal(b, &m); err != nil {
-		return nil, fmt.Errorf("decoding metadata: %w", memd.ErrCorrupt)
+	m := map[string]string{}
+	if err := eachEntry(b, func(k, v []byte) { m[string(k)] = string(v) }); err != nil {
+		return nil, fmt.Errorf("decoding metadata: %w", err)
 	}
 	return m, nil
+}
+
+// hashMetadata returns the hashes of the metadata's entries.
+func (r *stored) hashMetadata(k *shred.Keys, s *shred.Sealer) ([]uint64, error) {
+	b, err := s.Open(r.metadata, shred.AADMemoryMetadata(k.Tenant(), r.owner, r.id))
+	if err != nil {
+		return nil, fmt.Errorf("opening metadata: %w", err)
+	}
+	var out []uint64
+	if err := eachEntry(b, func(k, v []byte) { out = append(out, hashEntry(k, v)) }); err != nil {
+		return nil, fmt.Errorf("decoding metadata: %w", err)
+	}
+	clear(b)
+	return out, nil
 }
 
 // openVector appends the unit vector to dst.
@@ -127,10 +138,7 @@ func (r *stored) openVector(k *shred.Keys, s *shred.Sealer, dst []float32) ([]fl
 func contributionsOf(first memd.Contribution, more []int64) []memd.Contribution {
 	out := make([]memd.Contribution, 1, 1+len(more)/2)
 	out[0] = first
-	for i := 0; i+1 < len(more); i += 2 {
-		out = append(out, memd.Contribution{Subject: memd.Number(more[i]), Session: memd.Number(more[i+1])})
-	}
-	return out
+	return append(out, contributionPairs(more)...)
 }
 
 // closure sorts contributions and drops repetitions.

@@ -2,58 +2,59 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 )
 
 // One statement, so one snapshot: the fence, the subject's number, the key
-// epoch and whatever changed since the reader's last snapshot.
+// epoch and whatever changed since the reader's last snapshot. Each scope has
+// one row that is its head, with what is hidden and what was deleted, and then
+// one for each memory. A sort would carry every sealed column along; the order
+// is that of the branches, and sync refuses a memory that comes before its head.
+//
+// The subqueries and OFFSET 0 leave the planner no choice but to look each
+// scope up by its keys, whatever it believes of how many rows there are.
 const sqlSync = `
-SELECT w.ord, coalesce(e.epoch, 0), coalesce(f.state, 0), coalesce(l.subject_no, 0),
+WITH w AS MATERIALIZED (
+  SELECT s.ord, s.epoch, s.state, s.subject_no, s.known = s.subject_no AS same,
+    CASE WHEN s.known = s.subject_no THEN s.since ELSE 0 END AS since
+  FROM (
+    SELECT u.ord, u.known, u.since,
+      coalesce((SELECT e.epoch FROM memd.key_epochs e WHERE e.tenant_no = @tenant), 0) AS epoch,
+      coalesce((SELECT f.state FROM memd.fence_states f WHERE f.tenant_no = @tenant AND f.user_ref = u.ref), 0::smallint) AS state,
+      coalesce((SELECT l.subject_no FROM memd.live_subjects l WHERE l.tenant_no = @tenant AND l.user_ref = u.ref), 0) AS subject_no
+    FROM unnest(@refs::bytea[], @known::bigint[], @since::bigint[]) WITH ORDINALITY AS u (ref, known, since, ord)
+    OFFSET 0) s)
+SELECT w.ord, true, w.epoch, w.state, w.subject_no,
   pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
   (SELECT count(*) FROM pg_snapshot_xip(pg_current_snapshot())),
-  coalesce(d.what, 0), d.id, d.subject_no, d.session_no, d.more, d.kind, d.month, d.source_time, d.created_at, d.updated_at,
-  d.expires_at, d.version, d.dimension, d.format, d.text, d.vector, d.metadata
-FROM unnest(@refs::bytea[], @known::bigint[], @since::bigint[]) WITH ORDINALITY AS w (ref, known, since, ord)
-LEFT JOIN memd.key_epochs e ON e.tenant_no = @tenant
-LEFT JOIN memd.fence_states f ON f.tenant_no = @tenant AND f.user_ref = w.ref
-LEFT JOIN memd.live_subjects l ON l.tenant_no = @tenant AND l.user_ref = w.ref
-LEFT JOIN LATERAL (
-  SELECT 1 AS what, m.memory_id AS id, m.contributor_no AS subject_no, m.contributor_session AS session_no,
-    CASE WHEN m.more_contributions > 0 THEN ARRAY(
+  ARRAY(SELECT unnest(ARRAY[h.contributor_no, h.contributor_session]) FROM memd.hidden_contributions h
+        WHERE h.tenant_no = @tenant AND h.owner_no = w.subject_no AND h.changed_xid >= w.since),
+  ARRAY(SELECT x.memory_id FROM memd.deleted_memories x
+        WHERE w.same AND x.tenant_no = @tenant AND x.owner_no = w.subject_no AND x.changed_xid >= w.since),
+  '00000000-0000-0000-0000-000000000000'::uuid, 0, 0, NULL::bigint[], 0::smallint, 0, NULL::timestamptz, 'epoch'::timestamptz, 'epoch'::timestamptz,
+  NULL::timestamptz, 0, 0::smallint, 0::smallint, NULL::bytea, NULL::bytea, NULL::bytea
+FROM w
+UNION ALL
+SELECT w.ord, false, 0, 0::smallint, w.subject_no, 0, 0, 0, NULL, NULL,
+  m.memory_id, m.contributor_no, m.contributor_session, m.more, m.kind, m.month, m.source_time, m.created_at, m.updated_at,
+  m.expires_at, m.version, m.dimension, m.vector_format, m.sealed_text, m.sealed_vector, m.sealed_metadata
+FROM w CROSS JOIN LATERAL (
+  SELECT m.*, CASE WHEN m.more_contributions > 0 THEN ARRAY(
       SELECT unnest(ARRAY[c.contributor_no, c.contributor_session]) FROM memd.memory_contributions c
-      WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id) END AS more,
-    m.kind, m.month, m.source_time, m.created_at, m.updated_at, m.expires_at, m.version, m.dimension,
-    m.vector_format AS format, m.sealed_text AS text, m.sealed_vector AS vector, m.sealed_metadata AS metadata
+      WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id) END AS more
   FROM memd.memories m
-  WHERE m.tenant_no = @tenant AND m.owner_no = l.subject_no
-    AND m.changed_xid >= CASE WHEN w.known = l.subject_no THEN w.since ELSE 0 END
-  UNION ALL
-  SELECT 2, x.memory_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM memd.deleted_memories x
-  WHERE x.tenant_no = @tenant AND x.owner_no = l.subject_no AND w.known = l.subject_no AND x.changed_xid >= w.since
-  UNION ALL
-  SELECT 3, NULL, h.contributor_no, h.contributor_session, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM memd.hidden_contributions h
-  WHERE h.tenant_no = @tenant AND h.owner_no = l.subject_no
-    AND h.changed_xid >= CASE WHEN w.known = l.subject_no THEN w.since ELSE 0 END
-) d ON coalesce(f.state, 3) = 3
-ORDER BY w.ord, 8 DESC`
-
-// What a row of sqlSync is. Hides come first, so that a hidden row is never
-// taken in; then deletions, then rows.
-const (
-	whatNothing = 0
-	whatRow     = 1
-	whatDeleted = 2
-	whatHidden  = 3
-)
+  WHERE m.tenant_no = @tenant AND m.owner_no = w.subject_no AND m.changed_xid >= w.since
+  OFFSET 0) m
+WHERE w.state NOT IN (1, 2)`
 
 // snapshot is a PostgreSQL snapshot, reduced to what orders two of them: a
 // later one has a larger xmax, or the same and fewer transactions in flight.
@@ -99,12 +100,12 @@ type asked struct {
 	since int64
 }
 
-// sink takes what a sync found about one scope, in the order hides, deletions,
-// rows. begin comes first and says whether the rest is wanted.
+// sink takes what a sync found about one scope. begin comes first, with what is
+// hidden from the scope and what was deleted from it, and says whether the rows
+// are wanted. A row is the sink's only until it returns: its vector is the
+// driver's memory.
 type sink interface {
-	begin(h header) (wanted bool, err error)
-	hide(c memd.Contribution) error
-	gone(id uuid.UUID) error
+	begin(h header, hides []memd.Contribution, deleted []uuid.UUID) (wanted bool, err error)
 	row(f *fetched) error
 }
 
@@ -119,34 +120,26 @@ func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, scopes []asked, s
 		return fmt.Errorf("reading a scope: %w", err)
 	}
 	defer rows.Close()
-	begun := make([]bool, len(scopes))
-	wanted := make([]bool, len(scopes))
+	begun, wanted := make([]bool, len(scopes)), make([]bool, len(scopes))
+	var r syncRow
+	targets := r.targets()
 	for rows.Next() {
-		var ord int
-		var what int
-		var h header
-		d, err := scanSync(rows, &ord, &what, &h)
-		if err != nil {
+		r.fetched = fetched{}
+		if err := rows.Scan(targets...); err != nil {
 			return fmt.Errorf("reading a scope: %w", err)
 		}
-		i := ord - 1
-		if !begun[i] {
+		i := r.ord - 1
+		switch {
+		case r.head:
 			begun[i] = true
-			if wanted[i], err = sinks[i].begin(h); err != nil {
-				return err
-			}
-		}
-		if !wanted[i] {
-			continue
-		}
-		d.owner = h.subject
-		switch what {
-		case whatHidden:
-			err = sinks[i].hide(d.contributions[0])
-		case whatDeleted:
-			err = sinks[i].gone(d.id)
-		case whatRow:
-			err = sinks[i].row(d)
+			wanted[i], err = sinks[i].begin(r.header, contributionPairs(r.hides), r.deleted)
+		case !begun[i]:
+			err = errOrder
+		case wanted[i]:
+			r.owner = r.header.subject
+			r.contributions = contributionsOf(r.first, r.more)
+			r.vector = r.borrowed
+			err = sinks[i].row(&r.fetched)
 		}
 		if err != nil {
 			return err
@@ -158,34 +151,38 @@ func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, scopes []asked, s
 	return nil
 }
 
-func scanSync(rows pgx.Rows, ord, what *int, h *header) (*fetched, error) {
-	var (
-		f                          fetched
-		id                         *uuid.UUID
-		subject, session           *memd.Number
-		more                       []int64
-		kind, dimension, format    *int16
-		month                      *memd.Month
-		created, updated           *time.Time
-		version                    *int64
-		text, vector, metadataBlob []byte
-	)
-	err := rows.Scan(ord, &h.epoch, &h.fence, &h.subject, &h.snap.xmin, &h.snap.xmax, &h.snap.running,
-		what, &id, &subject, &session, &more, &kind, &month, &f.sourceTime, &created, &updated,
-		&f.expiresAt, &version, &dimension, &format, &text, &vector, &metadataBlob)
-	if err != nil {
-		return nil, err
+var errOrder = errors.New("reading a scope: the database gave a memory before the head of its scope")
+
+// syncRow is where a row of sqlSync is scanned into, over and over.
+type syncRow struct {
+	ord    int
+	head   bool
+	header header
+
+	hides   []int64
+	deleted []uuid.UUID
+
+	fetched
+	first    memd.Contribution
+	more     []int64
+	borrowed pgtype.DriverBytes // until the next row
+}
+
+func (r *syncRow) targets() []any {
+	return []any{
+		&r.ord, &r.head, &r.header.epoch, &r.header.fence, &r.header.subject, &r.header.snap.xmin, &r.header.snap.xmax, &r.header.snap.running,
+		&r.hides, &r.deleted,
+		// As an array, because uuid.UUID would be scanned through its text.
+		(*[16]byte)(&r.id), &r.first.Subject, &r.first.Session, &r.more, (*int16)(&r.kind), (*int32)(&r.month), &r.sourceTime, &r.createdAt, &r.updatedAt,
+		&r.expiresAt, &r.version, &r.dimension, (*int16)(&r.format), &r.text, &r.borrowed, &r.metadata,
 	}
-	if id != nil {
-		f.id = *id
+}
+
+// contributionPairs reads an array of subject, session, subject, session.
+func contributionPairs(flat []int64) []memd.Contribution {
+	out := make([]memd.Contribution, 0, len(flat)/2)
+	for i := 0; i+1 < len(flat); i += 2 {
+		out = append(out, memd.Contribution{Subject: memd.Number(flat[i]), Session: memd.Number(flat[i+1])})
 	}
-	if subject != nil && session != nil {
-		f.contributions = contributionsOf(memd.Contribution{Subject: *subject, Session: *session}, more)
-	}
-	if *what == whatRow {
-		f.kind, f.month, f.dimension, f.format = Kind(*kind), *month, int(*dimension), VectorFormat(*format)
-		f.createdAt, f.updatedAt, f.version = *created, *updated, *version
-		f.text, f.vector, f.metadata = text, vector, metadataBlob
-	}
-	return &f, nil
+	return out
 }

@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -119,9 +120,22 @@ func TestService_Update_lostUpdates(t *testing.T) {
 	b := setup(t)
 	second, _ := b.Server()
 	a := b.addOne(raw(user("ada"), "s1", "0"))
+	conn, err := pgx.Connect(t.Context(), b.DB.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
 	var won atomic.Int64
-	const rounds, writers = 5, 6
+	const rounds, writers = 3, 6
 	for round := range int64(rounds) {
+		// All of them have read the row before one of them may write it.
+		tx, err := conn.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `SELECT FROM memd.memories WHERE memory_id = $1 FOR UPDATE`, a.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		var wg sync.WaitGroup
 		for w := range writers {
 			wg.Go(func() {
@@ -133,6 +147,10 @@ func TestService_Update_lostUpdates(t *testing.T) {
 					t.Errorf("Update: %v", err)
 				}
 			})
+		}
+		b.waitFor(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, writers)
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 		wg.Wait()
 	}

@@ -40,7 +40,8 @@ func normalise(v []float32) ([]float32, float32, error) {
 
 // encodeVector lays out the norm, then the components, little-endian.
 func encodeVector(unit []float32, norm float32, f VectorFormat) []byte {
-	b := binary.LittleEndian.AppendUint32(nil, math.Float32bits(norm))
+	b := make([]byte, 0, 4+4*len(unit))
+	b = binary.LittleEndian.AppendUint32(b, math.Float32bits(norm))
 	for _, x := range unit {
 		if f == FormatFloat16 {
 			b = binary.LittleEndian.AppendUint16(b, float16.Fromfloat32(x).Bits())
@@ -62,14 +63,30 @@ func decodeVector(dst []float32, b []byte, dimension int, f VectorFormat) ([]flo
 		return dst, 0, fmt.Errorf("decoding a vector: %w", memd.ErrCorrupt)
 	}
 	norm := math.Float32frombits(binary.LittleEndian.Uint32(b))
-	for b = b[4:]; len(b) > 0; b = b[width:] {
-		if f == FormatFloat16 {
-			dst = append(dst, float16.Frombits(binary.LittleEndian.Uint16(b)).Float32())
-		} else {
-			dst = append(dst, math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	at := len(dst)
+	dst = room(dst, dimension)
+	out := dst[at:]
+	if f == FormatFloat16 {
+		for i, b := 0, b[4:]; i < len(out); i++ {
+			out[i] = float16.Frombits(binary.LittleEndian.Uint16(b[2*i:])).Float32()
 		}
+		return dst, norm, nil
+	}
+	for i, b := 0, b[4:]; i < len(out); i++ {
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 	}
 	return dst, norm, nil
+}
+
+// room lengthens v by n, and wipes the old block when it has to move.
+func room(v []float32, n int) []float32 {
+	if len(v)+n <= cap(v) {
+		return v[:len(v)+n]
+	}
+	bigger := make([]float32, len(v)+n, max(2*cap(v), len(v)+n))
+	copy(bigger, v)
+	clear(v)
+	return bigger
 }
 
 // scaled returns the vector as it was given: the unit vector times its norm.
