@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"internal/dev":        {".", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
 	"internal/demo":       {".", "gen/...", "internal/cluster", "internal/dev", "internal/auth", "shred/...", "tenants"},
 	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "memory", "tenants", "shred/..."},
+	"internal/attack":     {},
 	"internal/cleartext":  {},
 	"internal/memdtest":   {"./..."},
 	"cmd/...":             {"./..."},

@@ -127,8 +127,11 @@ func (s *Service) wait(ctx context.Context, j *Job) error {
 			return nil
 		case <-tick.C:
 		}
-		err := s.Pool.With(ctx, func(db pg.DB) (err error) {
-			*j, err = Read(ctx, db, j.Tenant, j.ID)
+		err := s.Pool.With(ctx, func(db pg.DB) error {
+			now, err := Read(ctx, db, j.Tenant, j.ID)
+			if err == nil {
+				*j = now
+			}
 			return err
 		})
 		if err != nil && !memd.Transient(err) {

@@ -195,11 +195,12 @@ func (s *Service) update(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 	if d.sealed, err = seal(k, d.owner, d.id, d.month, d.contributions, next, t.Format); err != nil {
 		return Memory{}, err
 	}
-	if err := rewrite(ctx, db, t.No, &d, inline, c.Expected, now); err != nil {
-		return Memory{}, err
-	}
+	// Names first: after the write nothing may fail that would have it repeated.
 	names, err := s.Directory.SessionIDs(ctx, db, k, firstSessions(d.contributions))
 	if err != nil {
+		return Memory{}, err
+	}
+	if err := rewrite(ctx, db, t.No, &d, inline, c.Expected, now); err != nil {
 		return Memory{}, err
 	}
 	m := Memory{
