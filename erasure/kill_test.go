@@ -19,7 +19,7 @@ import (
 
 // How often a worker is killed, and within what.
 const (
-	kills         = 4
+	kills         = 3
 	killsInAttack = 80
 	killWithin    = 190 // statements
 	killWithinFor = 400 * time.Millisecond

@@ -31,7 +31,7 @@ import (
 // every stride-th point is broken at, each mode beginning at another one.
 const (
 	strideVariable = "MEMD_ATTACK"
-	stride         = 16
+	stride         = 24
 )
 
 // Invariant 5: killed after any SQL statement, KMS call or ledger operation and
