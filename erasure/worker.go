@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
@@ -320,8 +321,8 @@ var errElsewhere = errors.New("another worker runs it")
 func (w *Worker) sweep(ctx context.Context) error {
 	for {
 		var n int64
-		err := w.c.Pool.With(ctx, func(db pg.DB) (err error) {
-			n, err = memory.SweepExpired(ctx, db, w.c.Clock.Now(), SweepBatch)
+		err := w.c.Pool.InTx(ctx, func(tx pgx.Tx) (err error) {
+			n, err = memory.SweepExpired(ctx, tx, w.c.Clock.Now(), SweepBatch)
 			return err
 		})
 		if err != nil {

@@ -199,10 +199,16 @@ DELETE FROM memd.memories m USING (
   SELECT tenant_no, memory_id FROM memd.memories WHERE expires_at <= @now ORDER BY expires_at LIMIT @limit) e
 WHERE m.tenant_no = e.tenant_no AND m.memory_id = e.memory_id AND m.expires_at <= @now`
 
+// The sweep says that it is one, so that what it deletes leaves no tombstones.
+const sqlSweeping = `SET LOCAL memd.sweep = 'on'`
+
 // SweepExpired deletes up to limit rows, of whatever tenant, whose time is up
 // and returns how many. Readers left them out already.
-func SweepExpired(ctx context.Context, db pg.DB, now time.Time, limit int) (int64, error) {
-	tag, err := db.Exec(ctx, sqlSweepExpired, pgx.StrictNamedArgs{"now": now, "limit": limit})
+func SweepExpired(ctx context.Context, tx pgx.Tx, now time.Time, limit int) (int64, error) {
+	if _, err := tx.Exec(ctx, sqlSweeping); err != nil {
+		return 0, fmt.Errorf("sweeping expired memories: %w", err)
+	}
+	tag, err := tx.Exec(ctx, sqlSweepExpired, pgx.StrictNamedArgs{"now": now, "limit": limit})
 	if err != nil {
 		return 0, fmt.Errorf("sweeping expired memories: %w", err)
 	}

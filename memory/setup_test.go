@@ -14,7 +14,6 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/memdtest"
 	"forgettable.dev/memd/internal/node"
-	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/shred"
@@ -229,8 +228,8 @@ func day(year int, month time.Month, d int) time.Time {
 // sweep deletes what has expired by the database's rows and the test's clock.
 func (b *bundle) sweep() {
 	b.t.Helper()
-	err := b.DB.Pool(node.WorkerRole).With(b.ctx(), func(db pg.DB) error {
-		_, err := memory.SweepExpired(b.ctx(), db, b.clock.Now(), 1000)
+	err := b.DB.Pool(node.WorkerRole).InTx(b.ctx(), func(tx pgx.Tx) error {
+		_, err := memory.SweepExpired(b.ctx(), tx, b.clock.Now(), 1000)
 		return err
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ CREATE INDEX subjects_app ON memd.subjects (tenant_no, app);
 
 -- By column, because a changed user_ref would slip through every fence.
 GRANT SELECT ON memd.subjects TO memd_app, memd_worker;
-GRANT INSERT (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, first_source_time, admitted_at) ON memd.subjects TO memd_app, memd_worker;
+GRANT INSERT (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, first_source_time, admitted_at) ON memd.subjects TO memd_app;
 GRANT UPDATE (retired_at) ON memd.subjects TO memd_worker;
 
 -- The live number of a user or shared scope.
@@ -72,7 +72,7 @@ CREATE TABLE memd.sessions (
 );
 CREATE UNIQUE INDEX sessions_ref ON memd.sessions (tenant_no, subject_no, session_ref);
 GRANT SELECT ON memd.sessions TO memd_app, memd_worker;
-GRANT INSERT (tenant_no, subject_no, session_no, session_ref, sealed_id, first_source_time, admitted_at) ON memd.sessions TO memd_app, memd_worker;
+GRANT INSERT (tenant_no, subject_no, session_no, session_ref, sealed_id, first_source_time, admitted_at) ON memd.sessions TO memd_app;
 GRANT UPDATE (state, sealed_id) ON memd.sessions TO memd_worker;
 
 -- next_session_nos reserves n session numbers of a subject and returns the first.

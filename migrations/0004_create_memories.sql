@@ -67,7 +67,8 @@ CREATE INDEX memory_sources_memory ON memd.memory_sources (tenant_no, source_mem
 
 -- The application can neither move a row to another owner nor strip a
 -- contribution: those columns and deletes are not granted.
-GRANT SELECT, INSERT, DELETE ON memd.memories TO memd_app, memd_worker;
+GRANT SELECT, INSERT, DELETE ON memd.memories TO memd_app;
+GRANT SELECT, DELETE ON memd.memories TO memd_worker;
 GRANT UPDATE (kind, month, more_contributions, source_time, updated_at, expires_at, edited,
               dimension, vector_format, content_digest, sealed_text, sealed_vector, sealed_metadata)
   ON memd.memories TO memd_app;

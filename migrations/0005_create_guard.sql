@@ -294,14 +294,15 @@ BEGIN
   RETURN NEW;
 END $$;
 -- A delete leaves a tombstone, whoever deletes. Rows that an erasure deletes
--- are covered by its hides already, and expired ones are never returned.
+-- are covered by its hides already; what the sweep deletes was never returned any
+-- more, and leaves none, or every row that expires would leave one for ever.
 CREATE FUNCTION memd.bury_memories() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   INSERT INTO memd.tombstones AS d (tenant_no, kind, ref, owner_no, through_version, changed_xid, recorded_at)
   SELECT o.tenant_no, 3, uuid_send(o.memory_id), o.owner_no, 9223372036854775807, pg_current_xact_id()::text::bigint, now()
   FROM old_rows o
-  WHERE (o.expires_at IS NULL OR o.expires_at > now())
+  WHERE (o.expires_at IS NULL OR o.expires_at > now() OR coalesce(current_setting('memd.sweep', true), '') <> 'on')
     AND NOT EXISTS (SELECT FROM memd.hides h
                     WHERE h.tenant_no = o.tenant_no AND h.owner_no = o.owner_no
                       AND h.contributor_no IN (o.contributor_no, o.owner_no)
