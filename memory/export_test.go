@@ -1,6 +1,12 @@
 package memory
 
-import "forgettable.dev/memd"
+import (
+	"context"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/shred"
+)
 
 // Vectors returns the block of vectors of a scope in memory, as it is: a test
 // that holds it sees what a reset does to it. Nil when there is none.
@@ -22,4 +28,23 @@ func (s *Service) Streamed(tenant memd.TenantNo, ref memd.Ref) bool {
 // Evict drops a scope from memory.
 func (s *Service) Evict(tenant memd.TenantNo, ref memd.Ref) {
 	s.residents.drop(residentKey{tenant, ref})
+}
+
+// Fill reads what changed in a scope, has between run and then brings the scope
+// in memory up to date, unless that is refused.
+func (s *Service) Fill(ctx context.Context, k *shred.Keys, t Tenant, ref memd.Ref, between func()) (applied bool, err error) {
+	f, ask := s.filler(s.residents.get(residentKey{t.No, ref}), ref, k, t.Dimension)
+	err = s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, t.No, []asked{ask}, []sink{f}) })
+	if err != nil {
+		return false, err
+	}
+	between()
+	return f.apply(), nil
+}
+
+// Empty empties a scope in memory as if it had outgrown it and shrunk again.
+func (s *Service) Empty(tenant memd.TenantNo, ref memd.Ref) {
+	r := s.residents.get(residentKey{tenant, ref})
+	r.outgrow()
+	r.shrink()
 }

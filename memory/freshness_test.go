@@ -350,6 +350,44 @@ func TestService_Search_acrossTheLimit(t *testing.T) {
 	}
 }
 
+// What a reader got that asked only for changes is no scope by itself when the
+// scope was emptied meanwhile, and what was read before an erasure is not taken
+// after it.
+func TestService_Search_emptiedMeanwhile(t *testing.T) {
+	b := setup(t)
+	ref := provenance.RefOf(b.keys(), user("ada"))
+	b.add(raw(user("ada"), "s1", "1"), raw(user("ada"), "s1", "2"))
+	for name, between := range map[string]func(){
+		"emptied":            func() { b.m.Empty(b.tenant.No, ref) },
+		"evicted":            func() { b.m.Evict(b.tenant.No, ref) },
+		"emptied and loaded": func() { b.m.Empty(b.tenant.No, ref); b.search(b.m, memory.Query{Scope: user("ada")}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.search(b.m, memory.Query{Scope: user("ada")})
+			if ok, err := b.m.Fill(t.Context(), b.keys(), b.tenant, ref, between); ok || err != nil {
+				t.Errorf("applied = %v, %v", ok, err)
+			}
+			if n := len(b.search(b.m, memory.Query{Scope: user("ada")}).Hits); n != 2 {
+				t.Errorf("%d hits", n)
+			}
+		})
+	}
+	t.Run("a cold load across a new epoch", func(t *testing.T) {
+		b.m.Evict(b.tenant.No, ref)
+		refresh := func() {
+			if err := b.m.Refresh(t.Context(), b.tenant.No); err != nil {
+				t.Error(err)
+			}
+		}
+		if ok, err := b.m.Fill(t.Context(), b.keys(), b.tenant, ref, refresh); ok || err != nil {
+			t.Errorf("applied = %v, %v", ok, err)
+		}
+	})
+	if ok, err := b.m.Fill(t.Context(), b.keys(), b.tenant, ref, func() {}); !ok || err != nil {
+		t.Errorf("undisturbed: applied = %v, %v", ok, err)
+	}
+}
+
 // Many who search a cold scope at once have it read from the database once.
 func TestService_Search_loadsOnce(t *testing.T) {
 	b := setup(t)

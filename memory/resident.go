@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"slices"
 	gosync "sync"
 	"time"
 
@@ -204,7 +205,7 @@ func (f *filler) has(id uuid.UUID) (version int64, ok bool) {
 // the filler had asked, and the caller starts over: what came may be only what
 // changed, and is no scope by itself.
 func (f *filler) apply() bool {
-	defer clear(f.vectors[:cap(f.vectors)])
+	defer func() { clear(f.vectors[:cap(f.vectors)]) }()
 	r := f.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,6 +235,10 @@ func (f *filler) apply() bool {
 	for _, id := range f.deleted {
 		r.remove(id)
 	}
+	if len(r.entries) == 0 && cap(f.vectors) <= len(f.vectors)*9/8 {
+		f.handOver()
+		return true
+	}
 	if r.vectors == nil {
 		r.vectors = make([]float32, 0, len(f.vectors))
 	}
@@ -241,6 +246,22 @@ func (f *filler) apply() bool {
 		r.put(f.rows[i], f.vectors[i*f.dim:(i+1)*f.dim])
 	}
 	return true
+}
+
+// handOver gives the block of vectors to an empty resident, without copying it.
+// All rows are of one snapshot, so that none is there twice or hidden. Callers
+// hold the resident's mu for writing.
+func (f *filler) handOver() {
+	r := f.r
+	clear(r.vectors[:cap(r.vectors)])
+	r.vectors, f.vectors = f.vectors, nil
+	r.entries = slices.Grow(r.entries, len(f.rows))
+	for _, e := range f.rows {
+		e.contributions = r.intern(e.contributions)
+		r.index[e.id] = len(r.entries)
+		r.entries = append(r.entries, e)
+		r.extra += e.extraBytes()
+	}
 }
 
 // put adds or replaces a row. Callers hold mu for writing.

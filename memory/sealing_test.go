@@ -88,6 +88,12 @@ func TestService_copiedRowsDoNotOpen(t *testing.T) {
 			b.exec(`DELETE FROM memd.memories WHERE tenant_no = $1 AND memory_id = $2`, p.tenant.No, id)
 		})
 	}
+	t.Run("moved to another owner", func(t *testing.T) {
+		b.exec(`UPDATE memd.memories SET owner_no = $2 WHERE memory_id = $1`, a.ID, bob.Subject)
+		_, err := b.m.Get(t.Context(), b.tenant, user("bob"), a.ID, false)
+		wantErr(t, err, memd.ErrCorrupt)
+		b.exec(`UPDATE memd.memories SET owner_no = $2 WHERE memory_id = $1`, a.ID, ada.Subject)
+	})
 	t.Run("columns exchanged", func(t *testing.T) {
 		b.exec(`UPDATE memd.memories SET sealed_text = sealed_metadata, sealed_metadata = sealed_text WHERE memory_id = $1`, a.ID)
 		_, err := b.m.Get(t.Context(), b.tenant, user("ada"), a.ID, false)

@@ -49,26 +49,28 @@ func TestService_Add_upsert(t *testing.T) {
 		{"in a later month it is replaced", func(memory.Added) { b.clock.advance(40 * 24 * time.Hour) }, "two",
 			memory.Added{Version: 2, Status: memory.StatusUpdated}, "two"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			id := uuid.NewString()
-			a := b.addOne(event(ada, "s1", id, "one"))
-			if a.Status != memory.StatusCreated || a.Version != 1 {
-				t.Fatalf("first: %+v", a)
-			}
-			month := b.month(a.ID)
-			tc.between(a)
-			tc.want.ID = a.ID
-			got := b.add(raw(ada, "s1", "beside"), event(ada, "s1", id, tc.again))
-			if diff := cmp.Diff(tc.want, got[1]); diff != "" || got[0].Status != memory.StatusCreated {
-				t.Errorf("again (-want +got):\n%s%+v", diff, got[0])
-			}
-			m, err := b.m.Get(t.Context(), b.tenant, ada, a.ID, false)
-			if tc.text == "" {
-				wantErr(t, err, memd.ErrNotFound)
-			} else if err != nil || m.Text != tc.text || m.Version != tc.want.Version || b.month(a.ID) != month {
-				t.Errorf("memory = %+v, %v; month %v, before %v", m, err, b.month(a.ID), month)
-			}
-		})
+		for _, session := range []string{"s1", ""} { // an update adds the user's own scope to the one, nothing to the other
+			t.Run(tc.name+" in session '"+session+"'", func(t *testing.T) {
+				id := uuid.NewString()
+				a := b.addOne(event(ada, session, id, "one"))
+				if a.Status != memory.StatusCreated || a.Version != 1 {
+					t.Fatalf("first: %+v", a)
+				}
+				month := b.month(a.ID)
+				tc.between(a)
+				tc.want.ID = a.ID
+				got := b.add(raw(ada, "s1", "beside"), event(ada, session, id, tc.again))
+				if diff := cmp.Diff(tc.want, got[1]); diff != "" || got[0].Status != memory.StatusCreated {
+					t.Errorf("again (-want +got):\n%s%+v", diff, got[0])
+				}
+				m, err := b.m.Get(t.Context(), b.tenant, ada, a.ID, false)
+				if tc.text == "" {
+					wantErr(t, err, memd.ErrNotFound)
+				} else if err != nil || m.Text != tc.text || m.Version != tc.want.Version || b.month(a.ID) != month {
+					t.Errorf("memory = %+v, %v; month %v, before %v", m, err, b.month(a.ID), month)
+				}
+			})
+		}
 	}
 }
 
