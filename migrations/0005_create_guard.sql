@@ -17,40 +17,13 @@ CREATE FUNCTION memd.lock_lo(p_ref bytea) RETURNS integer LANGUAGE sql IMMUTABLE
   SELECT (get_byte(p_ref, 4) << 24) | (get_byte(p_ref, 5) << 16) | (get_byte(p_ref, 6) << 8) | get_byte(p_ref, 7)
 $$;
 
--- guard_violation returns the SQLSTATE of the first rule that one of the
--- (subject, session, source time) triples breaks, or null. A null session
--- checks the subject alone.
--- +goose StatementBegin
-CREATE FUNCTION memd.guard_violation(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
-RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  code text;
-BEGIN
-  SELECT v.code INTO code FROM (
-    SELECT CASE
-      WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004'
-      WHEN f.state IN (1, 2) THEN 'MD001'
-      WHEN d.ref IS NOT NULL OR x.state = 2 THEN 'MD002'
-      WHEN s.subject_no IS NULL OR s.retired_at IS NOT NULL THEN 'MD006'
-      WHEN r.session_no <> 1099511627777 AND x.session_no IS NULL THEN 'MD006'
-      WHEN f.erased_before IS NOT NULL AND r.source_time IS NULL THEN 'MD012'
-      WHEN f.erased_before > r.source_time THEN 'MD005'
-    END AS code
-    FROM (SELECT DISTINCT * FROM unnest(p_tenant, p_subject, p_session, p_source)
-          AS u (tenant_no, subject_no, session_no, source_time)) r
-    LEFT JOIN memd.tenants t ON t.tenant_no = r.tenant_no
-    LEFT JOIN memd.subjects s ON s.tenant_no = r.tenant_no AND s.subject_no = r.subject_no
-    LEFT JOIN memd.sessions x ON x.tenant_no = r.tenant_no AND x.subject_no = r.subject_no AND x.session_no = r.session_no
-    LEFT JOIN memd.fences f ON f.tenant_no = s.tenant_no AND f.user_ref = s.user_ref
-    LEFT JOIN memd.tombstones d ON d.tenant_no = x.tenant_no AND d.kind = 1 AND d.ref = x.session_ref
-  ) v WHERE v.code IS NOT NULL ORDER BY v.code LIMIT 1;
-  RETURN code;
-END $$;
--- +goose StatementEnd
+-- try_lock takes one user's lock, shared, if that can be done without waiting.
+CREATE FUNCTION memd.try_lock(p_hi integer, p_lo integer) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+  SELECT pg_catalog.pg_try_advisory_xact_lock_shared(p_hi, p_lo)
+$$;
 
--- lock_refs takes the shared locks of the given refs, sorted. When a fence
--- holds or awaits one of them it first asks whether the write would be refused
--- anyway, so that writers fail at once instead of queueing behind the drain.
+-- lock_refs takes the shared locks of the given refs, sorted, without waiting,
+-- and says whether it got them all; wait_refs waits for them.
 -- +goose StatementBegin
 CREATE FUNCTION memd.lock_refs(p_refs bytea[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -63,7 +36,7 @@ BEGIN
   IF (SELECT count(DISTINCT r) FROM unnest(p_refs) r) > 64 THEN
     RAISE EXCEPTION 'more than 64 subjects in one write' USING ERRCODE = 'MD011';
   END IF;
-  SELECT bool_and(pg_try_advisory_xact_lock_shared(k.hi, k.lo)) INTO got
+  SELECT bool_and(memd.try_lock(k.hi, k.lo)) INTO got
   FROM (SELECT DISTINCT memd.lock_hi(r) AS hi, memd.lock_lo(r) AS lo FROM unnest(p_refs) r ORDER BY 1, 2 OFFSET 0) k;
   RETURN coalesce(got, true);
 END $$;
@@ -73,27 +46,58 @@ BEGIN
   PERFORM pg_advisory_xact_lock_shared(k.hi, k.lo)
   FROM (SELECT DISTINCT memd.lock_hi(r) AS hi, memd.lock_lo(r) AS lo FROM unnest(p_refs) r ORDER BY 1, 2 OFFSET 0) k;
 END $$;
--- guard locks, then checks. Called by every guard trigger.
+-- guard locks, then checks (subject, session, source time) triples; a null
+-- session checks the subject alone. Every guard trigger calls it, for every
+-- write, so the way of a writer that is not refused is two queries long: locks
+-- and check are not in functions of their own.
 CREATE FUNCTION memd.guard(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  refs bytea[];
+  locked boolean;
   strangers boolean;
+  subjects bigint;
   code text;
 BEGIN
-  SELECT array_agg(DISTINCT s.user_ref) FILTER (WHERE s.user_ref IS NOT NULL), bool_or(s.user_ref IS NULL)
-  INTO refs, strangers
-  FROM unnest(p_tenant, p_subject) AS u (tenant_no, subject_no)
-  LEFT JOIN memd.subjects s ON s.tenant_no = u.tenant_no AND s.subject_no = u.subject_no;
-  IF NOT memd.lock_refs(coalesce(refs, '{}')) THEN
-    code := memd.guard_violation(p_tenant, p_subject, p_session, p_source);
-    IF code IS NULL THEN
-      PERFORM memd.wait_refs(refs);
-    END IF;
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'isolation above READ COMMITTED is refused: it could not see a fence' USING ERRCODE = 'MD007';
   END IF;
-  IF code IS NULL THEN
-    code := memd.guard_violation(p_tenant, p_subject, p_session, p_source);
+  SELECT coalesce(bool_and(memd.try_lock(k.hi, k.lo)) FILTER (WHERE k.hi IS NOT NULL), true),
+    bool_or(k.hi IS NULL), count(k.hi)
+  INTO locked, strangers, subjects
+  FROM (SELECT DISTINCT memd.lock_hi(s.user_ref) AS hi, memd.lock_lo(s.user_ref) AS lo
+        FROM unnest(p_tenant, p_subject) AS u (tenant_no, subject_no)
+        LEFT JOIN memd.subjects s ON s.tenant_no = u.tenant_no AND s.subject_no = u.subject_no
+        ORDER BY 1, 2 OFFSET 0) k;
+  IF subjects > 64 THEN
+    RAISE EXCEPTION 'more than 64 subjects in one write' USING ERRCODE = 'MD011';
   END IF;
+  LOOP
+    SELECT v.code INTO code FROM (
+      SELECT CASE
+        WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004'
+        WHEN f.state IN (1, 2) THEN 'MD001'
+        WHEN d.ref IS NOT NULL OR x.state = 2 THEN 'MD002'
+        WHEN s.subject_no IS NULL OR s.retired_at IS NOT NULL THEN 'MD006'
+        WHEN r.session_no <> 1099511627777 AND x.session_no IS NULL THEN 'MD006'
+        WHEN f.erased_before IS NOT NULL AND r.source_time IS NULL THEN 'MD012'
+        WHEN f.erased_before > r.source_time THEN 'MD005'
+      END AS code
+      FROM (SELECT DISTINCT * FROM unnest(p_tenant, p_subject, p_session, p_source)
+            AS u (tenant_no, subject_no, session_no, source_time)) r
+      LEFT JOIN memd.tenants t ON t.tenant_no = r.tenant_no
+      LEFT JOIN memd.subjects s ON s.tenant_no = r.tenant_no AND s.subject_no = r.subject_no
+      LEFT JOIN memd.sessions x ON x.tenant_no = r.tenant_no AND x.subject_no = r.subject_no AND x.session_no = r.session_no
+      LEFT JOIN memd.fences f ON f.tenant_no = s.tenant_no AND f.user_ref = s.user_ref
+      LEFT JOIN memd.tombstones d ON d.tenant_no = x.tenant_no AND d.kind = 1 AND d.ref = x.session_ref
+    ) v WHERE v.code IS NOT NULL ORDER BY v.code LIMIT 1;
+    -- A fence holds or awaits one of the locks: what would be refused anyway
+    -- is refused at once, the rest waits for the drain and looks again.
+    EXIT WHEN code IS NOT NULL OR locked;
+    PERFORM memd.wait_refs(array_agg(DISTINCT s.user_ref))
+    FROM unnest(p_tenant, p_subject) AS u (tenant_no, subject_no)
+    JOIN memd.subjects s ON s.tenant_no = u.tenant_no AND s.subject_no = u.subject_no;
+    locked := true;
+  END LOOP;
   -- Whoever was admitted since the first look is known to the last one, but
   -- not locked.
   IF code IS NULL AND strangers THEN
@@ -430,4 +434,4 @@ DROP FUNCTION memd.check_sources(bigint, uuid[], bigint[]), memd.check_contribut
   memd.stamp_memory(), memd.guard_sessions(), memd.guard_subjects(), memd.guard_sources(), memd.guard_contributions(),
   memd.guard_memories_update(), memd.guard_memories_insert(), memd.enter(bigint, bigint[]),
   memd.guard(bigint[], bigint[], bigint[], timestamptz[]), memd.wait_refs(bytea[]), memd.lock_refs(bytea[]),
-  memd.guard_violation(bigint[], bigint[], bigint[], timestamptz[]), memd.lock_lo(bytea), memd.lock_hi(bytea);
+  memd.try_lock(integer, integer), memd.lock_lo(bytea), memd.lock_hi(bytea);

@@ -335,7 +335,7 @@ func TestRace_Controls(t *testing.T) {
 			ALTER TABLE memd.memories DISABLE TRIGGER guard_insert; ALTER TABLE memd.memories DISABLE TRIGGER guard_update;
 			ALTER TABLE memd.memory_contributions DISABLE TRIGGER guard_insert`,
 		"with a guard that does not lock": `
-			CREATE OR REPLACE FUNCTION memd.lock_refs(p_refs bytea[]) RETURNS boolean LANGUAGE sql AS 'SELECT true'`,
+			CREATE OR REPLACE FUNCTION memd.try_lock(p_hi integer, p_lo integer) RETURNS boolean LANGUAGE sql AS 'SELECT true'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRace(t)

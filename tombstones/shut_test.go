@@ -102,7 +102,7 @@ func TestShut_WhatTheApplicationMayNot(t *testing.T) {
 		"an API key's roles":                `UPDATE memd.principals SET roles = 31`,
 		"dropping an API key":               `DELETE FROM memd.principals`,
 		"the guard, by hand":                `SELECT memd.guard('{1}', '{1}', '{1}', '{now}')`,
-		"what the guard looks at":           `SELECT memd.guard_violation('{1}', '{1}', '{1}', '{now}')`,
+		"one of the guard's locks":          `SELECT memd.try_lock(1, 1)`,
 		"the guard's locks":                 `SELECT memd.lock_refs('{}')`,
 		"the guard's locks, waiting":        `SELECT memd.wait_refs('{}')`,
 		"a trigger's function":              `SELECT memd.guard_memories_insert()`,
@@ -242,9 +242,9 @@ func (b *bundle) locksOf(u user, pid uint32) int {
 func (b *bundle) pauseBeforeLocking() {
 	b.t.Helper()
 	b.must(b.sudo(`
-		ALTER FUNCTION memd.lock_refs(bytea[]) RENAME TO lock_refs_at_once;
-		CREATE FUNCTION memd.lock_refs(p_refs bytea[]) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$
-		BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN memd.lock_refs_at_once(p_refs); END $$`))
+		ALTER FUNCTION memd.try_lock(integer, integer) RENAME TO try_lock_at_once;
+		CREATE FUNCTION memd.try_lock(p_hi integer, p_lo integer) RETURNS boolean LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN memd.try_lock_at_once(p_hi, p_lo); END $$`))
 }
 
 // TestGuard_LooksAfterItLocked: whatever was decided before the lock was there

@@ -29,7 +29,7 @@ const (
 	// would be a quarter of a gigabyte.
 	maxAnswerBytes = 64 << 20
 	// compressFrom is the size from which an answer is worth compressing.
-	compressFrom = 1 << 10
+	compressFrom = 32 << 10
 
 	readHeaderTimeout = 10 * time.Second
 	// readTimeout bounds the arrival of a whole request, of which the largest
