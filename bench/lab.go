@@ -162,7 +162,8 @@ func (l *lab) fill(ctx context.Context, t *tenant, scope memd.Scope, n int) erro
 	return nil
 }
 
-// plainTable makes and fills pgvector's table: PlainRows rows, 1,000 a user.
+// plainTable makes and fills pgvector's table: PlainRows rows, 1,000 a user, in
+// the order in which they would come: everybody at once.
 func (l *lab) plainTable(ctx context.Context, dimension int) (name string, users int, err error) {
 	name = fmt.Sprintf("plain_%d", dimension)
 	users = max(1, l.c.PlainRows/1000)
@@ -176,7 +177,7 @@ func (l *lab) plainTable(ctx context.Context, dimension int) (name string, users
 			return nil, nil
 		}
 		i++
-		return []any{int32(i / 1000 % users), int64(i), text, pgvector.NewVector(l.vector(dimension))}, nil
+		return []any{int32(i % users), int64(i), text, pgvector.NewVector(l.vector(dimension))}, nil
 	}))
 	if err != nil {
 		return name, users, err

@@ -110,7 +110,7 @@ type stepRow struct {
 }
 
 func readSteps(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUID) (map[Step]stepRow, error) {
-	rows, err := db.Query(ctx, sqlReadSteps, pgx.StrictNamedArgs{"tenant": tenant, "id": id})
+	rows, err := db.Query(ctx, sqlReadSteps, pg.Args{"tenant": tenant, "id": id})
 	if err != nil {
 		return nil, fmt.Errorf("reading the journal: %w", err)
 	}
@@ -126,7 +126,7 @@ func readSteps(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUID
 }
 
 func beginStep(ctx context.Context, db pg.DB, j Job, s Step, now time.Time) error {
-	_, err := db.Exec(ctx, sqlBeginStep, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID, "step": s, "now": now})
+	_, err := db.Exec(ctx, sqlBeginStep, pg.Args{"tenant": j.Tenant, "id": j.ID, "step": s, "now": now})
 	if err != nil {
 		return fmt.Errorf("beginning a step: %w", err)
 	}
@@ -142,9 +142,9 @@ var errStepDone = errors.New("step is done")
 // has gone on, and perhaps a user who has returned.
 func hold(ctx context.Context, tx pg.DB, j Job, s Step) error {
 	var over, done bool
-	err := tx.QueryRow(ctx, sqlHoldJob, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID}).Scan(&over)
+	err := tx.QueryRow(ctx, sqlHoldJob, pg.Args{"tenant": j.Tenant, "id": j.ID}).Scan(&over)
 	if err == nil && !over {
-		err = tx.QueryRow(ctx, sqlStepDone, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID, "step": s}).Scan(&done)
+		err = tx.QueryRow(ctx, sqlStepDone, pg.Args{"tenant": j.Tenant, "id": j.ID, "step": s}).Scan(&done)
 	}
 	switch {
 	case err != nil:
@@ -158,7 +158,7 @@ func hold(ctx context.Context, tx pg.DB, j Job, s Step) error {
 // noteStep writes a step's notes; done ends it. The notes of a step that is
 // done stay.
 func noteStep(ctx context.Context, db pg.DB, j Job, s Step, n notes, done bool, now time.Time) error {
-	_, err := db.Exec(ctx, sqlNoteStep, pgx.StrictNamedArgs{
+	_, err := db.Exec(ctx, sqlNoteStep, pg.Args{
 		"tenant": j.Tenant, "id": j.ID, "step": s, "notes": n, "done": done, "now": now,
 	})
 	if err != nil {
@@ -169,7 +169,7 @@ func noteStep(ctx context.Context, db pg.DB, j Job, s Step, n notes, done bool, 
 
 // reopenStep has a step run again.
 func reopenStep(ctx context.Context, db pg.DB, j Job, s Step) error {
-	_, err := db.Exec(ctx, sqlReopenStep, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID, "step": s})
+	_, err := db.Exec(ctx, sqlReopenStep, pg.Args{"tenant": j.Tenant, "id": j.ID, "step": s})
 	if err != nil {
 		return fmt.Errorf("reopening a step: %w", err)
 	}
@@ -189,7 +189,7 @@ func insertFallen(ctx context.Context, db pg.DB, j Job, fallen []memory.Fallen) 
 		}
 		ids[i], owners[i], kinds[i], sources[i] = f.ID, f.Owner, int16(f.Kind), string(b)
 	}
-	_, err := db.Exec(ctx, sqlInsertFallen, pgx.StrictNamedArgs{
+	_, err := db.Exec(ctx, sqlInsertFallen, pg.Args{
 		"tenant": j.Tenant, "id": j.ID, "ids": ids, "owners": owners, "kinds": kinds, "sources": sources,
 	})
 	if err != nil {

@@ -108,7 +108,7 @@ func storeCounts(j Job, steps map[Step]stepRow) []StoreCount {
 }
 
 func readFallen(ctx context.Context, db pg.DB, d *provenance.Directory, k provenance.Keys, r *Report) error {
-	rows, err := db.Query(ctx, sqlReadFallen, pgx.StrictNamedArgs{"tenant": k.Tenant(), "id": r.ID, "limit": MaxFallen})
+	rows, err := db.Query(ctx, sqlReadFallen, pg.Args{"tenant": k.Tenant(), "id": r.ID, "limit": MaxFallen})
 	if err != nil {
 		return fmt.Errorf("reading fallen rows: %w", err)
 	}

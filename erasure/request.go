@@ -102,7 +102,7 @@ func Accept(ctx context.Context, db pg.DB, j Job, by uuid.UUID, now time.Time) (
 	if j.Kind == KindSession {
 		session = j.Session[:]
 	}
-	_, err := db.Exec(ctx, sqlAccept, pgx.StrictNamedArgs{
+	_, err := db.Exec(ctx, sqlAccept, pg.Args{
 		"tenant": j.Tenant, "id": j.ID, "kind": j.Kind, "app": j.App, "user": j.User[:], "session": session,
 		"by": by, "now": now, "due": now.Add(DueWithin),
 	})
@@ -121,7 +121,7 @@ func Accept(ctx context.Context, db pg.DB, j Job, by uuid.UUID, now time.Time) (
 
 // Read returns one erasure of a tenant, or memd.ErrNotFound.
 func Read(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUID) (Job, error) {
-	rows, err := db.Query(ctx, sqlReadJob, pgx.StrictNamedArgs{"tenant": tenant, "id": id})
+	rows, err := db.Query(ctx, sqlReadJob, pg.Args{"tenant": tenant, "id": id})
 	if err != nil {
 		return Job{}, fmt.Errorf("reading an erasure: %w", err)
 	}
@@ -141,7 +141,7 @@ func Open(ctx context.Context, db pg.DB, skip []uuid.UUID, limit int) ([]Job, er
 	if skip == nil {
 		skip = []uuid.UUID{} // NULL would skip all.
 	}
-	rows, err := db.Query(ctx, sqlOpenJobs, pgx.StrictNamedArgs{"skip": skip, "limit": limit})
+	rows, err := db.Query(ctx, sqlOpenJobs, pg.Args{"skip": skip, "limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("listing erasures: %w", err)
 	}
@@ -155,7 +155,7 @@ func Open(ctx context.Context, db pg.DB, skip []uuid.UUID, limit int) ([]Job, er
 // CountOpen returns how many erasures are not done, and how many of them are
 // past their time.
 func CountOpen(ctx context.Context, db pg.DB, now time.Time) (open, overdue int64, err error) {
-	if err = db.QueryRow(ctx, sqlCountOpen, pgx.StrictNamedArgs{"now": now}).Scan(&open, &overdue); err != nil {
+	if err = db.QueryRow(ctx, sqlCountOpen, pg.Args{"now": now}).Scan(&open, &overdue); err != nil {
 		return 0, 0, fmt.Errorf("counting erasures: %w", err)
 	}
 	return open, overdue, nil

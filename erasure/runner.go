@@ -46,7 +46,7 @@ func (r *Runner) Run(ctx context.Context, j Job) error {
 		steps = sessionSteps
 	}
 	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sqlRunning, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID})
+		_, err := tx.Exec(ctx, sqlRunning, pg.Args{"tenant": j.Tenant, "id": j.ID})
 		return err
 	})
 	if err != nil {
@@ -383,7 +383,7 @@ func (r *Runner) finish(ctx context.Context, j Job, s Step) error {
 		if err := noteStep(ctx, tx, j, s, notes{}, true, now); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, sqlDone, pgx.StrictNamedArgs{"tenant": j.Tenant, "id": j.ID, "now": now})
+		_, err := tx.Exec(ctx, sqlDone, pg.Args{"tenant": j.Tenant, "id": j.ID, "now": now})
 		return err
 	})
 }

@@ -237,7 +237,7 @@ func keepMonths(ctx context.Context, db pg.DB, tenant memd.TenantNo, drafts []dr
 	if len(ids) == 0 {
 		return nil
 	}
-	rows, err := db.Query(ctx, sqlMonths, pgx.StrictNamedArgs{"tenant": tenant, "ids": ids})
+	rows, err := db.Query(ctx, sqlMonths, pg.Args{"tenant": tenant, "ids": ids})
 	if err != nil {
 		return fmt.Errorf("reading months: %w", err)
 	}

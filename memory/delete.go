@@ -58,9 +58,9 @@ func (s *Service) Delete(ctx context.Context, t Tenant, scope memd.Scope, id uui
 		out = Deleted{}
 		return nil, s.Pool.InTx(ctx, func(tx pgx.Tx) error {
 			ref := provenance.RefOf(k, scope)
-			args := pgx.StrictNamedArgs{"tenant": t.No, "ref": ref[:], "id": id}
+			args := pg.Args{"tenant": t.No, "ref": ref[:], "id": id}
 			var fenced bool
-			if err := tx.QueryRow(ctx, sqlFenceUp, pgx.StrictNamedArgs{"tenant": t.No, "ref": ref[:]}).Scan(&fenced); err != nil {
+			if err := tx.QueryRow(ctx, sqlFenceUp, pg.Args{"tenant": t.No, "ref": ref[:]}).Scan(&fenced); err != nil {
 				return err
 			}
 			if fenced {
@@ -81,7 +81,7 @@ func (s *Service) Delete(ctx context.Context, t Tenant, scope memd.Scope, id uui
 	return out, err
 }
 
-func deleteDerived(ctx context.Context, db pg.DB, tenant memd.TenantNo, args pgx.StrictNamedArgs, derived bool, out *Deleted) error {
+func deleteDerived(ctx context.Context, db pg.DB, tenant memd.TenantNo, args pg.Args, derived bool, out *Deleted) error {
 	rows, err := db.Query(ctx, sqlDerived, args)
 	if err != nil {
 		return fmt.Errorf("finding derived rows: %w", err)
@@ -94,7 +94,7 @@ func deleteDerived(ctx context.Context, db pg.DB, tenant memd.TenantNo, args pgx
 		out.DerivedRemaining = int64(len(ids))
 		return nil
 	}
-	tag, err := db.Exec(ctx, sqlDeleteByID, pgx.StrictNamedArgs{"tenant": tenant, "ids": ids})
+	tag, err := db.Exec(ctx, sqlDeleteByID, pg.Args{"tenant": tenant, "ids": ids})
 	if err != nil {
 		return fmt.Errorf("deleting derived rows: %w", err)
 	}

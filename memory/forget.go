@@ -17,12 +17,12 @@ import (
 // own scope, whoever contributed to it. An empty target deletes nothing.
 type Target []memd.Contribution
 
-func (t Target) args(tenant memd.TenantNo) pgx.StrictNamedArgs {
+func (t Target) args(tenant memd.TenantNo) pg.Args {
 	subjects, sessions := make([]memd.Number, len(t)), make([]memd.Number, len(t))
 	for i, c := range t {
 		subjects[i], sessions[i] = c.Subject, c.Session
 	}
-	return pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects, "sessions": sessions}
+	return pg.Args{"tenant": tenant, "subjects": subjects, "sessions": sessions}
 }
 
 // The ids of a target's rows: by owner, by inline contribution, by a further
@@ -166,7 +166,7 @@ func DeleteBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, t Target, 
 	if err != nil {
 		return 0, nil, fmt.Errorf("finding derived rows: %w", err)
 	}
-	tag, err := db.Exec(ctx, sqlDeleteByID, pgx.StrictNamedArgs{"tenant": tenant, "ids": ids})
+	tag, err := db.Exec(ctx, sqlDeleteByID, pg.Args{"tenant": tenant, "ids": ids})
 	if err != nil {
 		return 0, nil, fmt.Errorf("deleting memories: %w", err)
 	}
@@ -208,7 +208,7 @@ func SweepExpired(ctx context.Context, tx pgx.Tx, now time.Time, limit int) (int
 	if _, err := tx.Exec(ctx, sqlSweeping); err != nil {
 		return 0, fmt.Errorf("sweeping expired memories: %w", err)
 	}
-	tag, err := tx.Exec(ctx, sqlSweepExpired, pgx.StrictNamedArgs{"now": now, "limit": limit})
+	tag, err := tx.Exec(ctx, sqlSweepExpired, pg.Args{"now": now, "limit": limit})
 	if err != nil {
 		return 0, fmt.Errorf("sweeping expired memories: %w", err)
 	}

@@ -84,7 +84,7 @@ func (s *Service) Get(ctx context.Context, t Tenant, scope memd.Scope, id uuid.U
 
 func get(ctx context.Context, db pg.DB, k *shred.Keys, scope memd.Scope, id uuid.UUID, now time.Time) (*fetched, error) {
 	ref := provenance.RefOf(k, scope)
-	rows, err := db.Query(ctx, sqlGet, pgx.StrictNamedArgs{"tenant": k.Tenant(), "ref": ref[:], "id": id, "now": now})
+	rows, err := db.Query(ctx, sqlGet, pg.Args{"tenant": k.Tenant(), "ref": ref[:], "id": id, "now": now})
 	if err != nil {
 		return nil, fmt.Errorf("reading a memory: %w", err)
 	}

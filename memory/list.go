@@ -61,7 +61,7 @@ func (s *Service) List(ctx context.Context, t Tenant, scope memd.Scope, f Filter
 		}
 		ref := provenance.RefOf(k, scope)
 		return []memd.Ref{ref}, s.Pool.With(ctx, func(db pg.DB) error {
-			err := db.QueryRow(ctx, sqlFenceUp, pgx.StrictNamedArgs{"tenant": t.No, "ref": ref[:]}).Scan(&out.Fenced)
+			err := db.QueryRow(ctx, sqlFenceUp, pg.Args{"tenant": t.No, "ref": ref[:]}).Scan(&out.Fenced)
 			if err != nil || out.Fenced {
 				return err
 			}
@@ -90,7 +90,7 @@ func (s *Service) page(ctx context.Context, db pg.DB, k *shred.Keys, scope memd.
 	}
 	var page Page
 	for {
-		rows, err := db.Query(ctx, sqlList, pgx.StrictNamedArgs{
+		rows, err := db.Query(ctx, sqlList, pg.Args{
 			"tenant": k.Tenant(), "ref": ref[:], "now": s.Clock.Now(), "kinds": kinds,
 			"from": optional(f.From), "to": optional(f.To),
 			"after_time": after.created, "after_id": after.id, "limit": limit,

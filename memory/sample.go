@@ -42,7 +42,7 @@ func Sample(ctx context.Context, db pg.DB, k *shred.Keys) error {
 	}
 	read, corrupt := 0, 0
 	for _, id := range []uuid.UUID{from, uuid.Nil} {
-		rows, err := db.Query(ctx, sqlSample, pgx.StrictNamedArgs{"tenant": k.Tenant(), "from": id, "limit": SampleRows - read})
+		rows, err := db.Query(ctx, sqlSample, pg.Args{"tenant": k.Tenant(), "from": id, "limit": SampleRows - read})
 		if err != nil {
 			return fmt.Errorf("sampling memories: %w", err)
 		}

@@ -97,7 +97,7 @@ func readSourceMemories(ctx context.Context, db pg.DB, tenant memd.TenantNo, ids
 	if len(ids) == 0 {
 		return out, nil
 	}
-	rs, err := db.Query(ctx, sqlReadSources, pgx.StrictNamedArgs{"tenant": tenant, "ids": ids})
+	rs, err := db.Query(ctx, sqlReadSources, pg.Args{"tenant": tenant, "ids": ids})
 	if err != nil {
 		return nil, fmt.Errorf("reading sources: %w", err)
 	}

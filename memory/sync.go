@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"forgettable.dev/memd"
@@ -115,7 +114,7 @@ func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, scopes []asked, s
 	for i := range scopes {
 		refs[i], known[i], since[i] = scopes[i].ref[:], scopes[i].known, scopes[i].since
 	}
-	rows, err := db.Query(ctx, sqlSync, pgx.StrictNamedArgs{"tenant": tenant, "refs": refs, "known": known, "since": since})
+	rows, err := db.Query(ctx, sqlSync, pg.Args{"tenant": tenant, "refs": refs, "known": known, "since": since})
 	if err != nil {
 		return fmt.Errorf("reading a scope: %w", err)
 	}

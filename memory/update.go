@@ -216,7 +216,7 @@ func (s *Service) update(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 func (s *Service) readForUpdate(ctx context.Context, db pg.DB, k *shred.Keys, scope memd.Scope, id uuid.UUID, c *Change, now time.Time) (*fetched, error) {
 	ref := provenance.RefOf(k, scope)
 	var fenced bool
-	args := pgx.StrictNamedArgs{"tenant": k.Tenant(), "ref": ref[:]}
+	args := pg.Args{"tenant": k.Tenant(), "ref": ref[:]}
 	if err := db.QueryRow(ctx, sqlFenceUp, args).Scan(&fenced); err != nil {
 		return nil, fmt.Errorf("reading a fence: %w", err)
 	}
@@ -284,7 +284,7 @@ func rewrite(ctx context.Context, db pg.DB, tenant memd.TenantNo, d *draft, inli
 	queueEnter(&b, tenant, subjects)
 	queueSources(&b, tenant, []draft{*d})
 	var updated int64
-	b.Queue(sqlUpdateMemory, pgx.StrictNamedArgs{
+	b.Queue(sqlUpdateMemory, pg.Args{
 		"tenant": tenant, "id": d.id, "owner": d.owner, "expected": expected, "now": now,
 		"month": d.month, "more": int16(len(further) - 1), "source_time": optional(d.sourceTime), "expires_at": optional(d.expiresAt),
 		"dimension": int16(d.dimension), "format": int16(d.format), "digest": d.digest,

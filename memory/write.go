@@ -105,7 +105,7 @@ func queueEnter(b *pgx.Batch, tenant memd.TenantNo, subjects map[memd.Number]boo
 	for s := range subjects {
 		list = append(list, s)
 	}
-	b.Queue(sqlEnter, pgx.StrictNamedArgs{"tenant": tenant, "subjects": list})
+	b.Queue(sqlEnter, pg.Args{"tenant": tenant, "subjects": list})
 }
 
 // queueSources has the sources held still until the derived rows are in.
@@ -125,7 +125,7 @@ func queueSources(b *pgx.Batch, tenant memd.TenantNo, drafts []draft) {
 	for id, v := range versions {
 		ids, list = append(ids, id), append(list, v)
 	}
-	b.Queue(sqlCheckSources, pgx.StrictNamedArgs{"tenant": tenant, "ids": ids, "versions": list})
+	b.Queue(sqlCheckSources, pg.Args{"tenant": tenant, "ids": ids, "versions": list})
 }
 
 // queueLineage stores the contributions after the first and the direct sources.
@@ -150,12 +150,12 @@ func queueLineage(b *pgx.Batch, tenant memd.TenantNo, drafts []draft) {
 		}
 	}
 	if len(ids) > 0 {
-		b.Queue(sqlInsertContributions, pgx.StrictNamedArgs{
+		b.Queue(sqlInsertContributions, pg.Args{
 			"tenant": tenant, "ids": ids, "contributors": contributors, "sessions": sessions,
 		})
 	}
 	if len(from) > 0 {
-		b.Queue(sqlInsertSources, pgx.StrictNamedArgs{
+		b.Queue(sqlInsertSources, pg.Args{
 			"tenant": tenant, "ids": from, "ordinals": ordinals, "memories": sources, "subjects": subject, "sessions": session,
 		})
 	}
@@ -172,7 +172,7 @@ func queueOutcome(b *pgx.Batch, tenant memd.TenantNo, drafts []draft, out []Adde
 			out[i] = Added{ID: drafts[i].id, Status: StatusDeleted}
 		}
 	}
-	b.Queue(sqlOutcome, pgx.StrictNamedArgs{"tenant": tenant, "ids": ids}).Query(func(rows pgx.Rows) error {
+	b.Queue(sqlOutcome, pg.Args{"tenant": tenant, "ids": ids}).Query(func(rows pgx.Rows) error {
 		var id uuid.UUID
 		var version int64
 		var changed bool
@@ -196,7 +196,7 @@ func queueOutcome(b *pgx.Batch, tenant memd.TenantNo, drafts []draft, out []Adde
 	})
 }
 
-func insertArgs(tenant memd.TenantNo, drafts []draft, now time.Time) pgx.StrictNamedArgs {
+func insertArgs(tenant memd.TenantNo, drafts []draft, now time.Time) pg.Args {
 	n := len(drafts)
 	var (
 		ids                               = make([]uuid.UUID, n)
@@ -215,7 +215,7 @@ func insertArgs(tenant memd.TenantNo, drafts []draft, now time.Time) pgx.StrictN
 		dimensions[i], formats[i] = int16(d.dimension), int16(d.format)
 		digests[i], texts[i], vectors[i], metadata[i] = d.digest, d.text, d.vector, d.metadata
 	}
-	return pgx.StrictNamedArgs{
+	return pg.Args{
 		"tenant": tenant, "now": now, "ids": ids, "owners": owners, "kinds": kinds, "months": months,
 		"contributors": contributors, "sessions": sessions, "more": more, "source_times": sourceTimes,
 		"expiries": expiries, "dimensions": dimensions, "formats": formats, "digests": digests,

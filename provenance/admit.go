@@ -162,7 +162,7 @@ func (r *resolver) subjects(ctx context.Context, db pg.DB) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	rows, err := db.Query(ctx, sqlFindSubjects, pgx.StrictNamedArgs{"tenant": r.k.Tenant(), "refs": bytesOf(missing)})
+	rows, err := db.Query(ctx, sqlFindSubjects, pg.Args{"tenant": r.k.Tenant(), "refs": bytesOf(missing)})
 	if err != nil {
 		return fmt.Errorf("finding subjects: %w", err)
 	}
@@ -202,7 +202,7 @@ func (r *resolver) sessions(ctx context.Context, db pg.DB) error {
 	if len(refs) == 0 {
 		return nil
 	}
-	rows, err := db.Query(ctx, sqlFindSessions, pgx.StrictNamedArgs{"tenant": r.k.Tenant(), "subjects": subjects, "refs": refs})
+	rows, err := db.Query(ctx, sqlFindSessions, pg.Args{"tenant": r.k.Tenant(), "subjects": subjects, "refs": refs})
 	if err != nil {
 		return fmt.Errorf("finding sessions: %w", err)
 	}
@@ -256,7 +256,7 @@ func (r *resolver) admitSubject(ctx context.Context, db pg.DB, scope memd.Scope,
 	lock.Lock()
 	defer lock.Unlock()
 	var no memd.Number
-	err := db.QueryRow(ctx, sqlNextSubject, pgx.StrictNamedArgs{"tenant": r.k.Tenant(), "ref": ref[:]}).Scan(&no)
+	err := db.QueryRow(ctx, sqlNextSubject, pg.Args{"tenant": r.k.Tenant(), "ref": ref[:]}).Scan(&no)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -271,7 +271,7 @@ func (r *resolver) admitSubject(ctx context.Context, db pg.DB, scope memd.Scope,
 	if scope.Shared() {
 		kind = kindShared
 	}
-	_, err = db.Exec(ctx, sqlInsertSubject, pgx.StrictNamedArgs{
+	_, err = db.Exec(ctx, sqlInsertSubject, pg.Args{
 		"tenant": r.k.Tenant(), "subject": no, "app": scope.App, "kind": kind,
 		"ref": ref[:], "sealed": sealed, "time": optional(latest), "now": r.d.clock.Now(),
 	})
@@ -314,7 +314,7 @@ func (r *resolver) admitSessionsOf(ctx context.Context, db pg.DB, subject memd.N
 	lock.Lock()
 	defer lock.Unlock()
 	var first memd.Number
-	err := db.QueryRow(ctx, sqlNextSessions, pgx.StrictNamedArgs{"tenant": r.k.Tenant(), "subject": subject, "refs": refs}).Scan(&first)
+	err := db.QueryRow(ctx, sqlNextSessions, pg.Args{"tenant": r.k.Tenant(), "subject": subject, "refs": refs}).Scan(&first)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -328,7 +328,7 @@ func (r *resolver) admitSessionsOf(ctx context.Context, db pg.DB, subject memd.N
 			return fmt.Errorf("sealing a session id: %w", err)
 		}
 	}
-	_, err = db.Exec(ctx, sqlInsertSessions, pgx.StrictNamedArgs{
+	_, err = db.Exec(ctx, sqlInsertSessions, pg.Args{
 		"tenant": r.k.Tenant(), "subject": subject, "numbers": numbers, "refs": refs,
 		"sealed": sealed, "times": times, "now": r.d.clock.Now(),
 	})

@@ -57,7 +57,7 @@ func AllSubjects(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.R
 }
 
 func subjectsOf(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref, retired bool) ([]memd.Number, error) {
-	rows, err := db.Query(ctx, sqlSubjectsOf, pgx.StrictNamedArgs{"tenant": tenant, "ref": ref[:], "retired": retired})
+	rows, err := db.Query(ctx, sqlSubjectsOf, pg.Args{"tenant": tenant, "ref": ref[:], "retired": retired})
 	if err != nil {
 		return nil, fmt.Errorf("finding a user's numbers: %w", err)
 	}
@@ -71,7 +71,7 @@ func subjectsOf(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Re
 // SessionOf returns the contributions that a session id stands for, one for
 // each life of its user in which the session was seen.
 func SessionOf(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, ref memd.Ref) ([]memd.Contribution, error) {
-	rows, err := db.Query(ctx, sqlSessionOf, pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects, "ref": ref[:]})
+	rows, err := db.Query(ctx, sqlSessionOf, pg.Args{"tenant": tenant, "subjects": subjects, "ref": ref[:]})
 	if err != nil {
 		return nil, fmt.Errorf("finding a session: %w", err)
 	}
@@ -85,7 +85,7 @@ func SessionOf(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []m
 // SessionRefs returns the keyed digests of every session of the subjects, which
 // are what tombstones are written for.
 func SessionRefs(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number) ([]memd.Ref, error) {
-	rows, err := db.Query(ctx, sqlSessionRefs, pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects})
+	rows, err := db.Query(ctx, sqlSessionRefs, pg.Args{"tenant": tenant, "subjects": subjects})
 	if err != nil {
 		return nil, fmt.Errorf("listing sessions: %w", err)
 	}
@@ -104,7 +104,7 @@ func SessionRefs(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects [
 // how many were still live. session 0 means all of the subjects'. Repeating it
 // changes nothing.
 func ForgetSessions(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, session memd.Number) (int64, error) {
-	tag, err := db.Exec(ctx, sqlForgetSessions, pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects, "session": session})
+	tag, err := db.Exec(ctx, sqlForgetSessions, pg.Args{"tenant": tenant, "subjects": subjects, "session": session})
 	if err != nil {
 		return 0, fmt.Errorf("forgetting sessions: %w", err)
 	}
@@ -119,7 +119,7 @@ func CountLiveSessions(ctx context.Context, db pg.DB, tenant memd.TenantNo, targ
 		subjects[i], sessions[i] = c.Subject, c.Session
 	}
 	var n int64
-	err := db.QueryRow(ctx, sqlCountLiveSessions, pgx.StrictNamedArgs{
+	err := db.QueryRow(ctx, sqlCountLiveSessions, pg.Args{
 		"tenant": tenant, "subjects": subjects, "sessions": sessions,
 	}).Scan(&n)
 	if err != nil {
@@ -131,7 +131,7 @@ func CountLiveSessions(ctx context.Context, db pg.DB, tenant memd.TenantNo, targ
 // Retire ends the life of subject numbers: a user who returns gets a new one.
 // Repeating it changes nothing.
 func Retire(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, now time.Time) error {
-	_, err := db.Exec(ctx, sqlRetire, pgx.StrictNamedArgs{"tenant": tenant, "subjects": subjects, "now": now})
+	_, err := db.Exec(ctx, sqlRetire, pg.Args{"tenant": tenant, "subjects": subjects, "now": now})
 	if err != nil {
 		return fmt.Errorf("retiring subjects: %w", err)
 	}

@@ -37,7 +37,7 @@ func (d *Directory) Scopes(ctx context.Context, db pg.DB, k Keys, subjects []mem
 		return out, nil
 	}
 	drops := d.drops.Load()
-	rows, err := db.Query(ctx, sqlSubjectNames, pgx.StrictNamedArgs{"tenant": k.Tenant(), "subjects": ask})
+	rows, err := db.Query(ctx, sqlSubjectNames, pg.Args{"tenant": k.Tenant(), "subjects": ask})
 	if err != nil {
 		return nil, fmt.Errorf("naming subjects: %w", err)
 	}
@@ -87,7 +87,7 @@ func (d *Directory) SessionIDs(ctx context.Context, db pg.DB, k Keys, cs []memd.
 		return out, nil
 	}
 	drops := d.drops.Load()
-	rows, err := db.Query(ctx, sqlSessionNames, pgx.StrictNamedArgs{"tenant": k.Tenant(), "subjects": subjects, "sessions": sessions})
+	rows, err := db.Query(ctx, sqlSessionNames, pg.Args{"tenant": k.Tenant(), "subjects": subjects, "sessions": sessions})
 	if err != nil {
 		return nil, fmt.Errorf("naming sessions: %w", err)
 	}

@@ -168,7 +168,7 @@ func (i *Instance) beat(ctx context.Context) error {
 	sent := time.Now()
 	var renewed bool
 	err := i.c.Pool.With(ctx, func(db pg.DB) error {
-		tag, err := db.Exec(ctx, sqlRenewLease, pgx.StrictNamedArgs{"id": i.id, "lease": i.c.Lease})
+		tag, err := db.Exec(ctx, sqlRenewLease, pg.Args{"id": i.id, "lease": i.c.Lease})
 		renewed = tag.RowsAffected() == 1
 		return err
 	})
@@ -199,13 +199,13 @@ VALUES (@id, @kind, clock_timestamp(), clock_timestamp() + @lease::interval)`
 func (i *Instance) enter(ctx context.Context) error {
 	sent := time.Now()
 	err := i.c.Pool.InTx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlDeleteInstance, pgx.StrictNamedArgs{"id": i.id}); err != nil {
+		if _, err := tx.Exec(ctx, sqlDeleteInstance, pg.Args{"id": i.id}); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlDeleteDeadInstances); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, sqlInsertInstance, pgx.StrictNamedArgs{
+		_, err := tx.Exec(ctx, sqlInsertInstance, pg.Args{
 			"id": i.id, "kind": i.c.Kind, "lease": i.c.Lease,
 		})
 		return err
@@ -235,7 +235,7 @@ func (i *Instance) Close(ctx context.Context) error {
 	i.writing.Lock()
 	defer i.writing.Unlock()
 	err := i.c.Pool.With(ctx, func(db pg.DB) error {
-		_, err := db.Exec(ctx, sqlDeleteInstance, pgx.StrictNamedArgs{"id": i.id})
+		_, err := db.Exec(ctx, sqlDeleteInstance, pg.Args{"id": i.id})
 		return err
 	})
 	if err != nil {

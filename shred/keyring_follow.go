@@ -93,7 +93,7 @@ func (r *Keyring) compare(ctx context.Context) error {
 	}
 	var found []outdated
 	err := r.c.Pool.With(ctx, func(db pg.DB) error {
-		rows, err := db.Query(ctx, sqlSelectOutdated, pgx.StrictNamedArgs{"instance": r.c.Instance.ID()})
+		rows, err := db.Query(ctx, sqlSelectOutdated, pg.Args{"instance": r.c.Instance.ID()})
 		if err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (r *Keyring) reportDropped(ctx context.Context) error {
 		}
 	}
 	err := r.c.Pool.With(ctx, func(db pg.DB) error {
-		_, err := db.Exec(ctx, sqlReportDropped, pgx.StrictNamedArgs{
+		_, err := db.Exec(ctx, sqlReportDropped, pg.Args{
 			"tenants": tenants, "epochs": epochs, "instance": r.c.Instance.ID(),
 		})
 		return err

@@ -141,7 +141,7 @@ const foreignKeyViolation = "23503"
 
 func (r *Keyring) reportHead(ctx context.Context, db pg.DB, tenant memd.TenantNo) (int64, error) {
 	var epoch int64
-	err := db.QueryRow(ctx, sqlReportHead, pgx.StrictNamedArgs{
+	err := db.QueryRow(ctx, sqlReportHead, pg.Args{
 		"tenant": tenant, "instance": r.c.Instance.ID(),
 	}).Scan(&epoch)
 	switch {

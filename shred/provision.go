@@ -188,7 +188,7 @@ func (c *ProvisionConfig) publish(ctx context.Context, row treeRow) error {
 		if _, err := tx.Exec(ctx, sqlInsertTree, row.insertArgs(c.Clock.Now())); err != nil {
 			return fmt.Errorf("storing the first tree: %w", err)
 		}
-		_, err := tx.Exec(ctx, sqlInsertTenantKeys, pgx.StrictNamedArgs{"tenant": row.Tenant, "key": row.Key})
+		_, err := tx.Exec(ctx, sqlInsertTenantKeys, pg.Args{"tenant": row.Tenant, "key": row.Key})
 		if err != nil {
 			return fmt.Errorf("storing the tenant's key: %w", err)
 		}
@@ -207,8 +207,8 @@ func (c *ProvisionConfig) publish(ctx context.Context, row treeRow) error {
 	return nil
 }
 
-func (row treeRow) insertArgs(now time.Time) pgx.StrictNamedArgs {
-	return pgx.StrictNamedArgs{
+func (row treeRow) insertArgs(now time.Time) pg.Args {
+	return pg.Args{
 		"tenant": row.Tenant, "epoch": row.Epoch, "version": row.KMSVersion, "digest": row.Digest,
 		"previous": row.Previous, "sealed": row.Sealed, "now": now,
 	}

@@ -30,7 +30,7 @@ func RequestPuncture(ctx context.Context, db pg.DB, tenant memd.TenantNo, paths 
 	if err != nil {
 		return err
 	}
-	_, err = db.Exec(ctx, sqlInsertPunctures, pgx.StrictNamedArgs{
+	_, err = db.Exec(ctx, sqlInsertPunctures, pg.Args{
 		"tenant": tenant, "paths": pathStrings(sorted), "request": requestID, "now": now,
 	})
 	if err != nil {
@@ -44,7 +44,7 @@ SELECT path FROM memd.punctures WHERE tenant_no = @tenant AND epoch IS NULL ORDE
 
 // PendingPunctures returns the paths that no rotation has taken up.
 func PendingPunctures(ctx context.Context, db pg.DB, tenant memd.TenantNo) ([]Path, error) {
-	return readPaths(ctx, db, sqlSelectPendingPunctures, pgx.StrictNamedArgs{"tenant": tenant})
+	return readPaths(ctx, db, sqlSelectPendingPunctures, pg.Args{"tenant": tenant})
 }
 
 const sqlSelectAppliedPunctures = `
@@ -52,7 +52,7 @@ SELECT path FROM memd.punctures WHERE tenant_no = @tenant AND epoch = @epoch ORD
 
 // AppliedPunctures returns the paths that the rotation to epoch punctured.
 func AppliedPunctures(ctx context.Context, db pg.DB, tenant memd.TenantNo, epoch int64) ([]Path, error) {
-	return readPaths(ctx, db, sqlSelectAppliedPunctures, pgx.StrictNamedArgs{"tenant": tenant, "epoch": epoch})
+	return readPaths(ctx, db, sqlSelectAppliedPunctures, pg.Args{"tenant": tenant, "epoch": epoch})
 }
 
 const sqlSelectPunctureEpoch = `
@@ -68,7 +68,7 @@ func PunctureEpoch(ctx context.Context, db pg.DB, tenant memd.TenantNo, paths []
 		return 0, err
 	}
 	var asked, applied, epoch int64
-	err = db.QueryRow(ctx, sqlSelectPunctureEpoch, pgx.StrictNamedArgs{
+	err = db.QueryRow(ctx, sqlSelectPunctureEpoch, pg.Args{
 		"tenant": tenant, "paths": pathStrings(sorted),
 	}).Scan(&asked, &applied, &epoch)
 	if err != nil {
@@ -80,7 +80,7 @@ func PunctureEpoch(ctx context.Context, db pg.DB, tenant memd.TenantNo, paths []
 	return epoch, nil
 }
 
-func readPaths(ctx context.Context, db pg.DB, sql string, args pgx.StrictNamedArgs) ([]Path, error) {
+func readPaths(ctx context.Context, db pg.DB, sql string, args pg.Args) ([]Path, error) {
 	rows, err := db.Query(ctx, sql, args)
 	if err != nil {
 		return nil, pg.Classify(fmt.Errorf("reading punctures: %w", err))

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 )
@@ -137,7 +135,7 @@ func (r *Rotator) awaitInstances(ctx context.Context, db pg.DB, e entry) error {
 	poll := instancePollMin
 	for {
 		var holders int
-		err := db.QueryRow(ctx, sqlCountHolders, pgx.StrictNamedArgs{
+		err := db.QueryRow(ctx, sqlCountHolders, pg.Args{
 			"tenant": e.tenant, "epoch": e.epoch,
 		}).Scan(&holders)
 		if err != nil {

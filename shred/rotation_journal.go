@@ -94,7 +94,7 @@ func ReadRotation(ctx context.Context, db pg.DB, tenant memd.TenantNo, epoch int
 	r := Rotation{Tenant: tenant}
 	var before, after []byte
 	var destroyed, due *time.Time
-	err := db.QueryRow(ctx, sqlSelectRotation, pgx.StrictNamedArgs{
+	err := db.QueryRow(ctx, sqlSelectRotation, pg.Args{
 		"tenant": tenant, "epoch": epoch, "finished": RotationFinished,
 	}).Scan(&r.Epoch, &r.State, &r.OldVersion, &r.NewVersion, &before, &after, &destroyed, &due, &r.Punctured)
 	switch {
@@ -121,7 +121,7 @@ SELECT COALESCE(max(epoch), 0) FROM memd.rotations WHERE tenant_no = @tenant AND
 // was punctured in it or before cannot be derived by anybody any more.
 func FinishedEpoch(ctx context.Context, db pg.DB, tenant memd.TenantNo) (int64, error) {
 	var epoch int64
-	err := db.QueryRow(ctx, sqlSelectFinishedEpoch, pgx.StrictNamedArgs{
+	err := db.QueryRow(ctx, sqlSelectFinishedEpoch, pg.Args{
 		"tenant": tenant, "finished": RotationFinished,
 	}).Scan(&epoch)
 	if err != nil {
@@ -149,7 +149,7 @@ SELECT epoch, state, old_version, new_version FROM memd.rotations
 WHERE tenant_no = @tenant AND epoch >= @epoch ORDER BY epoch`
 
 func readJournal(ctx context.Context, db pg.DB, tenant memd.TenantNo, from int64) ([]journal, error) {
-	rows, err := db.Query(ctx, sqlSelectJournal, pgx.StrictNamedArgs{"tenant": tenant, "epoch": from})
+	rows, err := db.Query(ctx, sqlSelectJournal, pg.Args{"tenant": tenant, "epoch": from})
 	if err != nil {
 		return nil, pg.Classify(fmt.Errorf("reading the journal: %w", err))
 	}
@@ -177,7 +177,7 @@ func journalIntent(ctx context.Context, db pg.DB, e entry, old string, reset boo
 	if reset {
 		sql = sqlResetIntent
 	}
-	_, err := db.Exec(ctx, sql, pgx.StrictNamedArgs{
+	_, err := db.Exec(ctx, sql, pg.Args{
 		"tenant": e.tenant, "epoch": e.epoch, "state": RotationIntended, "old": old, "now": now,
 	})
 	if err != nil {
@@ -208,7 +208,7 @@ var errRestart = fmt.Errorf("rotation moved on elsewhere: %w", memd.ErrStale)
 // advanceJournal makes the step, or returns errRestart when the journal is not
 // where the step begins.
 func advanceJournal(ctx context.Context, db pg.DB, e entry, s step, now time.Time) error {
-	tag, err := db.Exec(ctx, sqlAdvanceRotation, pgx.StrictNamedArgs{
+	tag, err := db.Exec(ctx, sqlAdvanceRotation, pg.Args{
 		"tenant": e.tenant, "epoch": e.epoch, "from": s.from, "to": s.to, "old": s.old, "new": s.new,
 		"destroyed": s.destroyed, "due": s.due, "now": now,
 	})
@@ -228,7 +228,7 @@ WHERE tenant_no = @tenant AND epoch < @epoch AND NOT state = ANY(@settled::small
 // supersedeOlder closes what earlier rotations left open: the one that is
 // finished has seen to every version below its own.
 func supersedeOlder(ctx context.Context, db pg.DB, e entry, now time.Time) error {
-	_, err := db.Exec(ctx, sqlSupersedeRotations, pgx.StrictNamedArgs{
+	_, err := db.Exec(ctx, sqlSupersedeRotations, pg.Args{
 		"tenant": e.tenant, "epoch": e.epoch, "superseded": RotationSuperseded, "now": now,
 		"settled": []int16{int16(RotationFinished), int16(RotationSuperseded), int16(RotationVoided)},
 	})
@@ -244,7 +244,7 @@ WHERE tenant_no = @tenant AND epoch = @epoch AND state = @from AND new_version =
 
 // switchJournal says "destroy the old version", if the journal names the new one.
 func switchJournal(ctx context.Context, db pg.DB, e entry, version string, now time.Time) error {
-	tag, err := db.Exec(ctx, sqlSwitchRotation, pgx.StrictNamedArgs{
+	tag, err := db.Exec(ctx, sqlSwitchRotation, pg.Args{
 		"tenant": e.tenant, "epoch": e.epoch, "from": RotationVersioned, "to": RotationSwitched,
 		"version": version, "now": now,
 	})

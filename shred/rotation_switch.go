@@ -223,7 +223,7 @@ func (r *Rotator) switchTo(ctx context.Context, s *session, l line, row treeRow,
 	e, now := l.nextEntry(), r.c.Clock.Now()
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		var head int64
-		if err := tx.QueryRow(ctx, sqlLockHead, pgx.StrictNamedArgs{"tenant": e.tenant}).Scan(&head); err != nil {
+		if err := tx.QueryRow(ctx, sqlLockHead, pg.Args{"tenant": e.tenant}).Scan(&head); err != nil {
 			return fmt.Errorf("locking the head: %w", err)
 		}
 		if head != l.head.Epoch {
@@ -231,12 +231,12 @@ func (r *Rotator) switchTo(ctx context.Context, s *session, l line, row treeRow,
 		}
 		changes := []struct {
 			doing, sql string
-			args       pgx.StrictNamedArgs
+			args       pg.Args
 			rows       int64
 		}{
 			{"storing the tree", sqlInsertTree, row.insertArgs(now), 1},
-			{"raising the epoch", sqlRaiseHead, pgx.StrictNamedArgs{"tenant": e.tenant, "epoch": e.epoch}, 1},
-			{"applying punctures", sqlApplyPunctures, pgx.StrictNamedArgs{
+			{"raising the epoch", sqlRaiseHead, pg.Args{"tenant": e.tenant, "epoch": e.epoch}, 1},
+			{"applying punctures", sqlApplyPunctures, pg.Args{
 				"tenant": e.tenant, "epoch": e.epoch, "paths": pathStrings(paths),
 			}, int64(len(paths))},
 		}
@@ -254,7 +254,7 @@ func (r *Rotator) switchTo(ctx context.Context, s *session, l line, row treeRow,
 		if err := switchJournal(ctx, tx, e, row.KMSVersion, now); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, sqlNotifyEpoch, pgx.StrictNamedArgs{
+		_, err := tx.Exec(ctx, sqlNotifyEpoch, pg.Args{
 			"channel": EpochChannel, "payload": fmt.Sprintf("%s %d", e.tenant, e.epoch),
 		})
 		return err

@@ -35,7 +35,7 @@ WHERE k.tenant_no = @tenant`
 // readHead returns the tree at the head of the tenant's line, or memd.ErrNotFound
 // for a tenant without keys.
 func readHead(ctx context.Context, db pg.DB, tenant memd.TenantNo) (treeRow, error) {
-	return readTree(ctx, db, sqlSelectHeadTree, pgx.StrictNamedArgs{"tenant": tenant})
+	return readTree(ctx, db, sqlSelectHeadTree, pg.Args{"tenant": tenant})
 }
 
 const sqlSelectTree = `
@@ -46,10 +46,10 @@ WHERE k.tenant_no = @tenant AND t.epoch = @epoch`
 
 // readEpoch returns the tree of one epoch, or memd.ErrNotFound.
 func readEpoch(ctx context.Context, db pg.DB, tenant memd.TenantNo, epoch int64) (treeRow, error) {
-	return readTree(ctx, db, sqlSelectTree, pgx.StrictNamedArgs{"tenant": tenant, "epoch": epoch})
+	return readTree(ctx, db, sqlSelectTree, pg.Args{"tenant": tenant, "epoch": epoch})
 }
 
-func readTree(ctx context.Context, db pg.DB, sql string, args pgx.StrictNamedArgs) (treeRow, error) {
+func readTree(ctx context.Context, db pg.DB, sql string, args pg.Args) (treeRow, error) {
 	rows, err := db.Query(ctx, sql, args)
 	if err != nil {
 		return treeRow{}, pg.Classify(fmt.Errorf("reading a key tree: %w", err))
@@ -69,7 +69,7 @@ const sqlSelectHeadEpoch = `SELECT epoch FROM memd.tenant_keys WHERE tenant_no =
 // headEpoch returns the tenant's current epoch, or memd.ErrNotFound.
 func headEpoch(ctx context.Context, db pg.DB, tenant memd.TenantNo) (int64, error) {
 	var epoch int64
-	err := db.QueryRow(ctx, sqlSelectHeadEpoch, pgx.StrictNamedArgs{"tenant": tenant}).Scan(&epoch)
+	err := db.QueryRow(ctx, sqlSelectHeadEpoch, pg.Args{"tenant": tenant}).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("reading the head epoch: %w", memd.ErrNotFound)
 	}

@@ -17,7 +17,7 @@ WHERE r.epoch >= k.epoch AND NOT r.state = ANY (@settled::smallint[]) ORDER BY r
 // Unfinished returns the tenants with a rotation that somebody began and
 // nobody finished. Rotate takes each up where it stopped.
 func Unfinished(ctx context.Context, db pg.DB) ([]memd.TenantNo, error) {
-	rows, err := db.Query(ctx, sqlSelectUnfinished, pgx.StrictNamedArgs{
+	rows, err := db.Query(ctx, sqlSelectUnfinished, pg.Args{
 		"settled": []int16{int16(RotationFinished), int16(RotationSuperseded), int16(RotationVoided)},
 	})
 	if err != nil {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 )
@@ -25,7 +23,7 @@ LIMIT @limit`
 // Creating returns tenants that were announced and not yet activated, oldest
 // first, at most a hundred.
 func Creating(ctx context.Context, db pg.DB) ([]Tenant, error) {
-	return many(ctx, db, sqlSelectCreating, pgx.StrictNamedArgs{"state": StateCreating, "limit": maxCreating})
+	return many(ctx, db, sqlSelectCreating, pg.Args{"state": StateCreating, "limit": maxCreating})
 }
 
 // A tenant without a key tree would refuse every call with a fault instead of a
@@ -39,7 +37,7 @@ WHERE t.tenant_no = @tenant_no AND t.state = @creating
 // the server's database role may not. Safe to repeat: a tenant that is active
 // stays so. A tenant without keys, or past Active, is ErrTenantInactive.
 func Activate(ctx context.Context, db pg.DB, now time.Time, no memd.TenantNo) error {
-	tag, err := db.Exec(ctx, sqlActivateTenant, pgx.StrictNamedArgs{
+	tag, err := db.Exec(ctx, sqlActivateTenant, pg.Args{
 		"active": StateActive, "creating": StateCreating, "tenant_no": no, "now": now,
 	})
 	if err != nil {

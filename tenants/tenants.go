@@ -50,7 +50,7 @@ func Create(ctx context.Context, db pg.DB, now time.Time, name, displayName stri
 	if err := p.Validate(); err != nil {
 		return Tenant{}, err
 	}
-	tag, err := db.Exec(ctx, sqlInsertTenant, pgx.StrictNamedArgs{
+	tag, err := db.Exec(ctx, sqlInsertTenant, pg.Args{
 		"name": name, "display_name": displayName, "state": StateCreating, "policy": p, "now": now,
 	})
 	if err != nil {
@@ -73,7 +73,7 @@ WHERE t.name = @name`
 
 // Get returns the tenant of that name, or ErrNotFound.
 func Get(ctx context.Context, db pg.DB, name string) (Tenant, error) {
-	return one(ctx, db, sqlSelectTenant, pgx.StrictNamedArgs{"name": name})
+	return one(ctx, db, sqlSelectTenant, pg.Args{"name": name})
 }
 
 const sqlSelectTenantByNo = `
@@ -83,7 +83,7 @@ WHERE t.tenant_no = @tenant_no`
 
 // GetByNo returns the tenant of that number, or ErrNotFound.
 func GetByNo(ctx context.Context, db pg.DB, no memd.TenantNo) (Tenant, error) {
-	return one(ctx, db, sqlSelectTenantByNo, pgx.StrictNamedArgs{"tenant_no": no})
+	return one(ctx, db, sqlSelectTenantByNo, pg.Args{"tenant_no": no})
 }
 
 const sqlSelectTenants = `
@@ -96,7 +96,7 @@ LIMIT @limit`
 // List returns at most limit tenants in the order of their names, from the
 // first whose name sorts after `after`.
 func List(ctx context.Context, db pg.DB, after string, limit int) ([]Tenant, error) {
-	return many(ctx, db, sqlSelectTenants, pgx.StrictNamedArgs{"after": after, "limit": limit})
+	return many(ctx, db, sqlSelectTenants, pg.Args{"after": after, "limit": limit})
 }
 
 const sqlLockPolicy = `SELECT policy FROM memd.tenants WHERE name = @name FOR UPDATE`
@@ -110,7 +110,7 @@ UPDATE memd.tenants SET policy = policy || @policy::jsonb, updated_at = @now WHE
 // there is no such tenant.
 func SetPolicy(ctx context.Context, tx pgx.Tx, now time.Time, name string, c Change) (Tenant, error) {
 	var old Policy
-	err := tx.QueryRow(ctx, sqlLockPolicy, pgx.StrictNamedArgs{"name": name}).Scan(&old)
+	err := tx.QueryRow(ctx, sqlLockPolicy, pg.Args{"name": name}).Scan(&old)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Tenant{}, memd.ErrNotFound
 	}
@@ -124,13 +124,13 @@ func SetPolicy(ctx context.Context, tx pgx.Tx, now time.Time, name string, c Cha
 	if err := p.replaces(old); err != nil {
 		return Tenant{}, err
 	}
-	if _, err := tx.Exec(ctx, sqlUpdatePolicy, pgx.StrictNamedArgs{"name": name, "policy": p, "now": now}); err != nil {
+	if _, err := tx.Exec(ctx, sqlUpdatePolicy, pg.Args{"name": name, "policy": p, "now": now}); err != nil {
 		return Tenant{}, fmt.Errorf("updating a policy: %w", err)
 	}
 	return Get(ctx, tx, name)
 }
 
-func one(ctx context.Context, db pg.DB, sql string, args pgx.StrictNamedArgs) (Tenant, error) {
+func one(ctx context.Context, db pg.DB, sql string, args pg.Args) (Tenant, error) {
 	rows, err := db.Query(ctx, sql, args)
 	if err != nil {
 		return Tenant{}, fmt.Errorf("selecting a tenant: %w", err)
@@ -145,7 +145,7 @@ func one(ctx context.Context, db pg.DB, sql string, args pgx.StrictNamedArgs) (T
 	return t, nil
 }
 
-func many(ctx context.Context, db pg.DB, sql string, args pgx.StrictNamedArgs) ([]Tenant, error) {
+func many(ctx context.Context, db pg.DB, sql string, args pg.Args) ([]Tenant, error) {
 	rows, err := db.Query(ctx, sql, args)
 	if err != nil {
 		return nil, fmt.Errorf("selecting tenants: %w", err)

@@ -98,7 +98,7 @@ func Raise(ctx context.Context, pool *pg.Pool, tenant memd.TenantNo, ref memd.Re
 		if err := open(ctx, tx); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, sqlRaiseFence, pgx.StrictNamedArgs{"tenant": tenant, "ref": ref[:], "request": request, "now": now})
+		_, err := tx.Exec(ctx, sqlRaiseFence, pg.Args{"tenant": tenant, "ref": ref[:], "request": request, "now": now})
 		if err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func Raise(ctx context.Context, pool *pg.Pool, tenant memd.TenantNo, ref memd.Re
 		if err := insertHides(ctx, tx, tenant, request, hides); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, sqlFenced, pgx.StrictNamedArgs{"tenant": tenant, "ref": ref[:]})
+		_, err = tx.Exec(ctx, sqlFenced, pg.Args{"tenant": tenant, "ref": ref[:]})
 		return err
 	})
 	if err != nil {
@@ -131,7 +131,7 @@ func Raise(ctx context.Context, pool *pg.Pool, tenant memd.TenantNo, ref memd.Re
 // Lift lowers the fence that request raised. What was said before now stays
 // refused. Lifting a fence that is not up changes nothing.
 func Lift(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref, request uuid.UUID, now time.Time) error {
-	_, err := db.Exec(ctx, sqlLiftFence, pgx.StrictNamedArgs{"tenant": tenant, "ref": ref[:], "request": request, "now": now})
+	_, err := db.Exec(ctx, sqlLiftFence, pg.Args{"tenant": tenant, "ref": ref[:], "request": request, "now": now})
 	if err != nil {
 		return fmt.Errorf("lifting a fence: %w", err)
 	}
@@ -141,7 +141,7 @@ func Lift(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref, req
 // Read returns a user's fence; the zero Fence when there never was one.
 func Read(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref) (Fence, error) {
 	var f Fence
-	err := db.QueryRow(ctx, sqlReadFence, pgx.StrictNamedArgs{"tenant": tenant, "ref": ref[:]}).
+	err := db.QueryRow(ctx, sqlReadFence, pg.Args{"tenant": tenant, "ref": ref[:]}).
 		Scan(&f.State, &f.ErasedBefore, &f.RequestID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Fence{}, nil
@@ -159,7 +159,7 @@ func insertHides(ctx context.Context, db pg.DB, tenant memd.TenantNo, request uu
 	for i, h := range hides {
 		owners[i], contributors[i], sessions[i] = h.Owner, h.Contributor, h.Session
 	}
-	_, err := db.Exec(ctx, sqlInsertHides, pgx.StrictNamedArgs{
+	_, err := db.Exec(ctx, sqlInsertHides, pg.Args{
 		"tenant": tenant, "request": request, "owners": owners, "contributors": contributors, "sessions": sessions,
 	})
 	return err

@@ -47,7 +47,7 @@ func drained(ctx context.Context, pool *pg.Pool, ref memd.Ref, fn func(tx pgx.Tx
 			if _, err := tx.Exec(ctx, sqlLockTimeout); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, sqlDrain, pgx.StrictNamedArgs{"hi": hi, "lo": lo}); err != nil {
+			if _, err := tx.Exec(ctx, sqlDrain, pg.Args{"hi": hi, "lo": lo}); err != nil {
 				if pg.SQLState(err) == sqlStateLockNotAvailable {
 					return errQueueing
 				}

@@ -25,7 +25,7 @@ func Bury(ctx context.Context, db pg.DB, tenant memd.TenantNo, sessions []memd.R
 	for i := range sessions {
 		refs[i] = sessions[i][:]
 	}
-	_, err := db.Exec(ctx, sqlInsertSessionTombstones, pgx.StrictNamedArgs{
+	_, err := db.Exec(ctx, sqlInsertSessionTombstones, pg.Args{
 		"tenant": tenant, "refs": refs, "request": request, "now": now,
 	})
 	if err != nil {

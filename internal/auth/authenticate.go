@@ -92,7 +92,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, secret string) (Princi
 	var revoked bool
 	var policy *tenants.Policy
 	err = a.config.Pool.With(ctx, func(db pg.DB) error {
-		return db.QueryRow(ctx, sqlAuthenticate, pgx.StrictNamedArgs{"secret_hash": hash}).
+		return db.QueryRow(ctx, sqlAuthenticate, pg.Args{"secret_hash": hash}).
 			Scan(&p.Key, &p.Tenant, &roles, &revoked, &p.TenantName, &p.State, &p.Epoch, &policy)
 	})
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && revoked {
@@ -165,7 +165,7 @@ func (a *Authenticator) Flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	err := a.config.Pool.With(ctx, func(db pg.DB) error {
-		_, err := db.Exec(ctx, sqlTouchKeys, pgx.StrictNamedArgs{"key_ids": ids, "times": times})
+		_, err := db.Exec(ctx, sqlTouchKeys, pg.Args{"key_ids": ids, "times": times})
 		return err
 	})
 	if err == nil {

@@ -78,7 +78,7 @@ func Create(ctx context.Context, db pg.DB, now time.Time, n NewKey) (Key, string
 		ID: uuid.New(), Tenant: n.Tenant, Name: n.Name, Roles: n.Roles,
 		CreatedAt: now.UTC().Truncate(time.Microsecond), CreatedBy: n.CreatedBy,
 	}
-	_, err = db.Exec(ctx, sqlInsertKey, pgx.StrictNamedArgs{
+	_, err = db.Exec(ctx, sqlInsertKey, pg.Args{
 		"key_id": k.ID, "tenant_no": k.Tenant, "name": k.Name, "roles": int16(k.Roles),
 		"secret_hash": hash, "now": k.CreatedAt, "created_by": uuid.NullUUID{UUID: k.CreatedBy, Valid: k.CreatedBy != uuid.Nil},
 	})
@@ -109,7 +109,7 @@ LIMIT @limit`
 // first and from the first after the cursor. Revoked keys are among them. The
 // zero cursor means from the start.
 func List(ctx context.Context, db pg.DB, tenant memd.TenantNo, after Cursor, limit int) ([]Key, error) {
-	rows, err := db.Query(ctx, sqlSelectKeys, pgx.StrictNamedArgs{
+	rows, err := db.Query(ctx, sqlSelectKeys, pg.Args{
 		"tenant_no": tenant, "created_at": after.CreatedAt, "key_id": after.ID, "limit": limit,
 	})
 	if err != nil {
@@ -133,7 +133,7 @@ RETURNING key_id, coalesce(tenant_no, 0), name, roles, created_at, created_by, l
 // repeat. A caller of a tenant revokes that tenant's keys only, one of the
 // Installation any; anything else is ErrNotFound.
 func Revoke(ctx context.Context, db pg.DB, now time.Time, caller memd.TenantNo, id uuid.UUID) (Key, error) {
-	rows, err := db.Query(ctx, sqlRevokeKey, pgx.StrictNamedArgs{
+	rows, err := db.Query(ctx, sqlRevokeKey, pg.Args{
 		"now": now, "key_id": id, "any": caller == Installation, "tenant_no": caller,
 	})
 	if err != nil {
