@@ -309,15 +309,17 @@ func TestCluster_LogHoldsNoStatements(t *testing.T) {
 		`INSERT INTO t VALUES ('` + canary + `', 1)`,     // The DETAIL names the key.
 		`INSERT INTO t VALUES ('` + canary + `2', NULL)`, // The DETAIL shows the row.
 		`SELECT '` + canary + `' FROM nowhere`,
+		`SELECT '` + canary + `'::int`, // The message itself quotes it.
+		`DO $$ BEGIN RAISE LOG 'a line of the log'; END $$`,
 	} {
-		_, _ = conn.Exec(t.Context(), sql) // The last three are meant to fail.
+		_, _ = conn.Exec(t.Context(), sql) // Four are meant to fail.
 	}
 	log, err := os.ReadFile(c.LogFile())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(log), "duplicate key value") {
-		t.Errorf("the failures were not logged at all:\n%s", log)
+	if !strings.Contains(string(log), "a line of the log") {
+		t.Errorf("nothing is logged at all:\n%s", log)
 	}
 	if strings.Contains(string(log), canary) {
 		t.Errorf("the log holds content:\n%s", log)
