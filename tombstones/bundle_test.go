@@ -207,14 +207,15 @@ func (r row) values() string {
 	if r.id == uuid.Nil {
 		r.id = uuid.New()
 	}
-	if r.contributor.no == 0 {
-		r.contributor = r.owner
+	contributor := r.contributor.no
+	if contributor == 0 {
+		contributor = r.owner.no
 	}
 	if r.session == 0 {
 		r.session = memd.OwnScope
 	}
 	return fmt.Sprintf(`(%d, '%s', %d, 1, 600, %d, %d, %d, %s, now(), now(), %s, %d, '\x%s', '\x00')`,
-		r.owner.tenant, r.id, r.owner.no, r.contributor.no, r.session, r.more, orNull(r.sourceTime), orNull(r.expires),
+		r.owner.tenant, r.id, r.owner.no, contributor, r.session, r.more, orNull(r.sourceTime), orNull(r.expires),
 		max(r.version, 1), r.digest)
 }
 
