@@ -59,9 +59,14 @@ attack: setup ## Race writers against fences for a long time, and break erasures
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestRace_' -timeout 6h ./tombstones
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -race -v -run '^TestRace_' -timeout 6h ./tombstones
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestInvariant5_' -timeout 6h ./erasure
+	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -timeout 6h ./internal/attack
 
 .PHONY: bench
-bench: setup ## Run the benchmarks (BENCHTIME=1s)
+bench: setup ## Measure memd beside pgvector, in one run (CONVERSATIONS=FILE, BENCHFLAGS=--million)
+	$(GO) run ./cmd/memd bench $(if $(CONVERSATIONS),--conversations=$(CONVERSATIONS)) $(BENCHFLAGS)
+
+.PHONY: microbench
+microbench: setup ## Run the packages' own benchmarks (BENCHTIME=1s)
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout $(TEST_TIMEOUT) $(PKG)
 
 .PHONY: fuzz
