@@ -1,13 +1,11 @@
 package memory
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/embed"
@@ -170,168 +168,6 @@ func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []
 		return err
 	})
 	return out, err
-}
-
-// view is one scope during one search.
-type view struct {
-	s       *Service
-	key     residentKey
-	r       *resident
-	subject memd.Number // zero: nobody is known by this ref
-	fenced  bool
-	scanned bool // straight from the database: the scope is too big
-}
-
-// refresh syncs all views with one statement. Whoever finds a scope empty
-// fills it while the others wait.
-func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []*view, query []float32, sel selection, top *topK, crowded bool) error {
-	scopes, sinks := make([]asked, len(views)), make([]sink, len(views))
-	fillers := make([]*filler, len(views))
-	for i, v := range views {
-		v.r = s.residents.get(v.key)
-		v.r.mu.RLock()
-		loaded, tooBig := v.r.loaded, v.r.tooBig
-		v.r.mu.RUnlock()
-		if !loaded && !tooBig && !crowded {
-			v.r.load.Lock() // a user's scope comes before the shared one: no cycle
-			defer v.r.load.Unlock()
-		}
-		fillers[i], scopes[i] = s.filler(v.r, v.key.ref, k, t.Dimension)
-		v.r.mu.RLock()
-		stream := v.r.tooBig || crowded && !v.r.loaded
-		v.r.mu.RUnlock()
-		if stream {
-			fillers[i], scopes[i] = nil, asked{ref: v.key.ref}
-			sinks[i] = &scanner{v: v, k: k, query: query, sel: sel, top: top, scope: i, now: s.Clock.Now()}
-			continue
-		}
-		sinks[i] = fillers[i]
-	}
-	err := s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, t.No, scopes, sinks) })
-	if errors.Is(err, errScopeTooBig) {
-		for i, f := range fillers {
-			if f != nil && f.outgrown() {
-				views[i].r.outgrow()
-				s.residents.resized(views[i].key, views[i].r)
-			}
-		}
-		return memd.ErrStale // start over: the scope is scanned from the database
-	}
-	if err != nil {
-		return err
-	}
-	for i, f := range fillers {
-		if f == nil {
-			if c := sinks[i].(*scanner); c.seen < s.MaxScopeRows*3/4 && c.bytes < s.MaxResidentBytes*3/4 {
-				views[i].r.shrink()
-			}
-			continue
-		}
-		views[i].fenced, views[i].subject = f.h.fenced(), f.h.subject
-		if f.h.epoch > k.Epoch() {
-			return memd.ErrStale // keys that are newer exist: use them
-		}
-		if !f.apply() {
-			return errEvicted
-		}
-	}
-	return nil
-}
-
-// filler is a sink for what the resident does not know yet, and what to ask.
-func (s *Service) filler(r *resident, ref memd.Ref, k *shred.Keys, dim int) (*filler, asked) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	f := &filler{
-		r: r, k: k, dim: dim, known: r.subject, resets: r.resets,
-		room: s.MaxScopeRows - len(r.entries), budget: s.MaxResidentBytes - r.bytes(),
-	}
-	return f, asked{ref: ref, known: r.subject, since: r.snap.xmin}
-}
-
-// errScopeTooBig stops a filler that has read more rows than may be resident.
-var errScopeTooBig = errors.New("scope has too many rows to be resident")
-
-// candidate is a hit whose columns are still sealed.
-type candidate struct {
-	scope  int
-	owner  memd.Number
-	score  float32
-	entry  entry
-	vector []float32 // a copy; nil unless wanted
-}
-
-// topK keeps the best candidates seen so far, the worst of them on top.
-type topK struct {
-	k       int
-	min     *float32
-	vectors bool // candidates keep their vectors
-	heap    []candidate
-}
-
-// worse orders candidates: a lower score, or the same and a larger id.
-func worse(a, b *candidate) int {
-	if c := cmp.Compare(a.score, b.score); c != 0 {
-		return c
-	}
-	return -compareIDs(a.entry.id, b.entry.id)
-}
-
-func compareIDs(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
-
-// wants reports whether a score could get in.
-func (t *topK) wants(score float32) bool {
-	if t.min != nil && score < *t.min {
-		return false
-	}
-	return len(t.heap) < t.k || score >= t.heap[0].score
-}
-
-func (t *topK) offer(c candidate) {
-	if len(t.heap) < t.k {
-		t.heap = append(t.heap, c)
-		for i := len(t.heap) - 1; i > 0; {
-			up := (i - 1) / 2
-			if worse(&t.heap[i], &t.heap[up]) >= 0 {
-				break
-			}
-			t.heap[i], t.heap[up] = t.heap[up], t.heap[i]
-			i = up
-		}
-		return
-	}
-	if worse(&c, &t.heap[0]) <= 0 {
-		return
-	}
-	t.heap[0] = c
-	for i := 0; ; {
-		low := i
-		for _, child := range []int{2*i + 1, 2*i + 2} {
-			if child < len(t.heap) && worse(&t.heap[child], &t.heap[low]) < 0 {
-				low = child
-			}
-		}
-		if low == i {
-			return
-		}
-		t.heap[i], t.heap[low] = t.heap[low], t.heap[i]
-		i = low
-	}
-}
-
-// keep copies a vector if candidates keep theirs.
-func (t *topK) keep(unit []float32) []float32 {
-	if !t.vectors {
-		return nil
-	}
-	return slices.Clone(unit)
-}
-
-// sorted returns the candidates, best first.
-func (t *topK) sorted() []candidate {
-	out := slices.Clone(t.heap)
-	slices.SortFunc(out, func(a, b candidate) int { return -worse(&a, &b) })
-	return out
 }
 
 func micro(t int64) time.Time {
