@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/embed"
 	"forgettable.dev/memd/internal/pg"
