@@ -123,8 +123,8 @@ func TestRace_NoAdmissionPastAFence(t *testing.T) {
 
 	t.Run("the control finds some", func(t *testing.T) {
 		c := newRace(t)
-		c.must(c.sudo(`CREATE OR REPLACE FUNCTION memd.try_lock(p_hi integer, p_lo integer) RETURNS boolean LANGUAGE sql AS 'SELECT true'`))
-		for range 10 {
+		c.must(c.sudo(withoutLocks))
+		for range controlTries {
 			if late, _ := c.admissions(raceTime / 2); late > 0 || t.Failed() {
 				return
 			}
