@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
+	"connectrpc.com/connect/v2/connectproto"
 	"connectrpc.com/otelconnect"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -128,12 +129,23 @@ func New(c Config) (*Server, error) {
 		connecthttp.WithReadMaxBytes(memd.MaxBatchBytes),
 		connecthttp.WithSendMaxBytes(maxAnswerBytes),
 		connecthttp.WithCompressMinBytes(compressFrom),
+		connecthttp.WithCodecs(connectproto.NewBinaryCodec(), strictJSON()),
 	)
 	s.health.mount(s.mux)
 	if c.ServeMetrics {
 		s.mux.Handle("GET /metrics", s.MetricsHandler())
 	}
 	return s, nil
+}
+
+// strictJSON refuses fields and names of enum values that this release does not
+// know. The library's codec drops them without a word, so that a misspelt filter
+// matches everything, and a misspelt delete_derived keeps what was to go. A
+// client that is newer than the server is told so, rather than half obeyed.
+func strictJSON() *connectproto.JSONCodec {
+	c := connectproto.NewJSONCodec()
+	c.UnmarshalOptions.DiscardUnknown = false
+	return c
 }
 
 // interceptors returns the chain that the package comment explains.

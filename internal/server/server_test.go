@@ -104,6 +104,46 @@ func TestServer_AnswersPlainHTTP(t *testing.T) {
 	}
 }
 
+// TestServer_RefusesJSONItDoesNotKnow: dropping a misspelt filter would match
+// everything, and dropping a misspelt delete_derived would keep what was to go.
+func TestServer_RefusesJSONItDoesNotKnow(t *testing.T) {
+	in := setup(t)
+	s := in.serve()
+	_, secret := in.key(in.tenant("acme").No, auth.Agent)
+	const scope = `"scope": {"user": {"app": "chat", "userId": "alice"}}`
+	memoryID := uuid.NewString()
+	for name, tc := range map[string]struct {
+		procedure, body string
+		status          int
+		reason          string
+	}{
+		"a misspelt filter":     {"Search", `{` + scope + `, "text": "tea", "filter": {"sesionIds": ["s1"]}}`, http.StatusBadRequest, "MALFORMED"},
+		"the filter as it is":   {"Search", `{` + scope + `, "text": "tea", "filter": {"sessionIds": ["s1"], "kinds": ["KIND_RAW"]}}`, http.StatusOK, ""},
+		"a kind that is none":   {"Search", `{` + scope + `, "text": "tea", "filter": {"kinds": ["KIND_FOO"]}}`, http.StatusBadRequest, "MALFORMED"},
+		"a number that is none": {"Search", `{` + scope + `, "text": "tea", "filter": {"kinds": [77]}}`, http.StatusBadRequest, "INVALID"},
+		"a misspelt option":     {"Delete", `{` + scope + `, "memoryId": "` + memoryID + `", "delete_derivd": true}`, http.StatusBadRequest, "MALFORMED"},
+		"the option as it is":   {"Delete", `{` + scope + `, "memoryId": "` + memoryID + `", "delete_derived": true}`, http.StatusOK, ""},
+		"a field at the top":    {"List", `{` + scope + `, "sesionIds": ["s1"]}`, http.StatusBadRequest, "MALFORMED"},
+		"no object":             {"List", `[]`, http.StatusBadRequest, "MALFORMED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/memd.v1.MemoryService/"+tc.procedure, strings.NewReader(tc.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Authorization", "Bearer "+secret)
+			status, answer := do(t, req)
+			if status != tc.status || !strings.Contains(string(answer), tc.reason) {
+				t.Errorf("%d %s, want %d %s", status, answer, tc.status, tc.reason)
+			}
+			if strings.Contains(string(answer), "sesion") || strings.Contains(string(answer), "derivd") || strings.Contains(string(answer), "FOO") {
+				t.Errorf("the answer repeats the request: %s", answer)
+			}
+		})
+	}
+}
+
 func do(t *testing.T, req *http.Request) (int, []byte) {
 	t.Helper()
 	res, err := http.DefaultClient.Do(req)
