@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -64,35 +63,6 @@ const (
 // bytesPerComponent is a generous bound on one number of an answer in JSON,
 // from which the default of MaxResponseBytes is made.
 const bytesPerComponent = 32
-
-// ConfigFromEnv reads MEMD_OPENAI_BASE_URL, MEMD_OPENAI_MODEL,
-// MEMD_OPENAI_API_KEY, MEMD_OPENAI_SEND_DIMENSION, MEMD_OPENAI_BATCH_SIZE and
-// MEMD_OPENAI_TIMEOUT. Unset ones stay zero. Errors name the variable, not its
-// value.
-func ConfigFromEnv(getenv func(string) string) (Config, error) {
-	cfg := Config{
-		BaseURL: getenv("MEMD_OPENAI_BASE_URL"),
-		Model:   getenv("MEMD_OPENAI_MODEL"),
-		APIKey:  Secret(getenv("MEMD_OPENAI_API_KEY")),
-	}
-	var err error
-	if v := getenv("MEMD_OPENAI_SEND_DIMENSION"); v != "" {
-		if cfg.SendDimension, err = strconv.ParseBool(v); err != nil {
-			return Config{}, &memd.InvalidError{Field: "MEMD_OPENAI_SEND_DIMENSION", Problem: "must be true or false"}
-		}
-	}
-	if v := getenv("MEMD_OPENAI_BATCH_SIZE"); v != "" {
-		if cfg.BatchSize, err = strconv.Atoi(v); err != nil || cfg.BatchSize < 1 {
-			return Config{}, &memd.InvalidError{Field: "MEMD_OPENAI_BATCH_SIZE", Problem: "must be a whole number from 1"}
-		}
-	}
-	if v := getenv("MEMD_OPENAI_TIMEOUT"); v != "" {
-		if cfg.Timeout, err = time.ParseDuration(v); err != nil || cfg.Timeout <= 0 {
-			return Config{}, &memd.InvalidError{Field: "MEMD_OPENAI_TIMEOUT", Problem: "must be a duration such as 10s"}
-		}
-	}
-	return cfg, nil
-}
 
 // validate names the field that is wrong, and fills in the defaults.
 func (c *Config) validate() error {

@@ -368,35 +368,6 @@ func TestOpenAI_RefusesConfig(t *testing.T) {
 	}
 }
 
-func TestConfigFromEnv(t *testing.T) {
-	env := map[string]string{
-		"MEMD_OPENAI_BASE_URL": "http://h/v1", "MEMD_OPENAI_MODEL": "m", "MEMD_OPENAI_API_KEY": testKey,
-		"MEMD_OPENAI_SEND_DIMENSION": "true", "MEMD_OPENAI_BATCH_SIZE": "7", "MEMD_OPENAI_TIMEOUT": "3s",
-	}
-	got, err := embed.ConfigFromEnv(func(k string) string { return env[k] })
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := embed.Config{BaseURL: "http://h/v1", Model: "m", APIKey: testKey, SendDimension: true, BatchSize: 7, Timeout: 3 * time.Second}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for name := range env {
-		if strings.HasSuffix(name, "URL") || strings.HasSuffix(name, "MODEL") || strings.HasSuffix(name, "KEY") {
-			continue
-		}
-		_, err := embed.ConfigFromEnv(func(k string) string {
-			if k == name {
-				return "rubbish"
-			}
-			return ""
-		})
-		if !errors.Is(err, memd.ErrInvalid) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "rubbish") {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-}
-
 func TestSecret_DoesNotPrint(t *testing.T) {
 	cfg := embed.Config{APIKey: testKey}
 	var buf bytes.Buffer

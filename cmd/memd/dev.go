@@ -8,15 +8,15 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"forgettable.dev/memd/embed"
 	"forgettable.dev/memd/internal/dev"
 )
 
 // devCmd runs everything in one process.
 type devCmd struct {
 	logFlags
+	embeddingFlags
 	Dir    string `default:".memd" help:"Folder of the database, the KMS emulator's keys and the ledger."`
-	Listen string `default:"127.0.0.1:8787" help:"Address of the API, on this machine."`
+	Listen string `default:"127.0.0.1:8787" help:"Address of the API. It must be of this machine: 127.0.0.1, [::1] or localhost."`
 }
 
 // curlExample is a first call and a second that work as they stand, once the
@@ -32,7 +32,7 @@ const curlExample = `  curl -s $MEMD_URL/memd.v1.MemoryService/Add \
 func (c *devCmd) Run(ctx context.Context, con *console) (err error) {
 	began := time.Now()
 	noCoreDumps()
-	embedding, err := embed.ConfigFromEnv(con.Getenv)
+	embedding, err := c.config(con.Getenv)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,7 @@ var commandGroups = []kong.Group{
 	{Key: "erasure", Title: "Forgetting:"},
 	{Key: "admin", Title: "Administration:"},
 	{Key: "server", Title: "Server to speak to:"},
+	{Key: "embedder", Title: "The embedder \"openai\", for tenants whose policy names it:"},
 	{Key: "filter", Title: "Only memories that:"},
 }
 

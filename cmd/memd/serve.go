@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"forgettable.dev/memd/embed"
 	"forgettable.dev/memd/internal/node"
 )
 
@@ -16,21 +15,22 @@ import (
 // It can neither destroy a key nor write a key tree.
 type serveCmd struct {
 	processFlags
+	embeddingFlags
 	Listen        string `default:"127.0.0.1:8787" help:"Address of the API. Put TLS in front of anything but this machine."`
 	ResidentBytes int64  `default:"536870912" help:"Memory for the vectors of scopes that are searched, in bytes."`
 	ServeMetrics  bool   `help:"Also serve /metrics on the API's address, without an API key."`
 }
 
 func (c *serveCmd) Run(ctx context.Context, con *console) (err error) {
+	embedding, err := c.config(con.Getenv)
+	if err != nil {
+		return err
+	}
 	common, flush, err := c.common(ctx, con)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
-	embedding, err := embed.ConfigFromEnv(con.Getenv)
-	if err != nil {
-		return err
-	}
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listening: %w", err)

@@ -78,6 +78,9 @@ func Start(ctx context.Context, c Config) (_ *Dev, err error) {
 	if c.Dir == "" || c.Listen == "" || c.Logger == nil {
 		return nil, errors.New("dev: Dir, Listen and Logger are required")
 	}
+	if err := checkLocal(c.Listen); err != nil {
+		return nil, err
+	}
 	d := &Dev{Ledger: filepath.Join(c.Dir, ledgerDir)}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	d.stop = stop
@@ -93,6 +96,12 @@ func Start(ctx context.Context, c Config) (_ *Dev, err error) {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the folder: %w", err)
 	}
+	// Before everything that a second memd would disturb or trip over.
+	release, err := lock(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	d.closers = append(d.closers, release)
 	// Before the slow parts, so that a port in use is told at once.
 	if d.listener, err = net.Listen("tcp", c.Listen); err != nil {
 		return nil, fmt.Errorf("listening for the API: %w", err)
@@ -119,6 +128,19 @@ func Start(ctx context.Context, c Config) (_ *Dev, err error) {
 		}
 	})
 	return d, nil
+}
+
+// checkLocal refuses an address that others could reach: there is no TLS here,
+// and the operator's key is in whoever's terminal this runs.
+func checkLocal(address string) error {
+	a, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return fmt.Errorf("reading the address to listen on: %w", err)
+	}
+	if !a.IP.IsLoopback() {
+		return fmt.Errorf("%s is not an address of this machine alone, such as 127.0.0.1:8787: what is run for development is not for others", address)
+	}
+	return nil
 }
 
 func (d *Dev) startKMS(c Config) (err error) {
