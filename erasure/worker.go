@@ -16,6 +16,7 @@ import (
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/tenants"
+	"forgettable.dev/memd/tombstones"
 )
 
 // Bounds of a Worker's rounds.
@@ -33,6 +34,9 @@ const (
 	MaxBackoff = time.Minute
 
 	openBatch = 100
+	// heldPause is how long a request waits before it looks again whether the
+	// other request for its user is done.
+	heldPause = 50 * time.Millisecond
 )
 
 // WorkerConfig says what a Worker works with. All fields are required but
@@ -243,31 +247,43 @@ func (w *Worker) start(ctx context.Context, group *sync.WaitGroup, t task, nudge
 	w.running[t] = true
 	group.Go(func() {
 		err := run()
-		if tries := w.ended(t, err); tries > 0 && ctx.Err() == nil {
+		tries, wait := w.ended(t, err)
+		if tries > 0 && ctx.Err() == nil {
 			failed(ctx, t, tries, err)
 		}
 		<-w.slots
 		nudge()
+		if wait > 0 {
+			time.AfterFunc(wait, nudge)
+		}
 	})
 }
 
-// ended notes how a task went and returns how often it failed in a row.
-func (w *Worker) ended(t task, err error) (tries int) {
+// ended notes how a task went and returns how often it failed in a row, and
+// after what time it may be tried again.
+func (w *Worker) ended(t task, err error) (tries int, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.running, t)
 	switch {
 	case err == nil:
 		delete(w.failing, t)
-		return 0
+		return 0, 0
 	case errors.Is(err, errElsewhere):
-		w.failing[t] = retry{after: time.Now().Add(PollInterval)}
-		return 0
+		wait = PollInterval
+		w.failing[t] = retry{after: time.Now().Add(wait)}
+		return 0, wait
+	case errors.Is(err, tombstones.ErrHeld):
+		// Two requests for one user take turns; that is no failure.
+		wait = heldPause
+		w.failing[t] = retry{after: time.Now().Add(wait)}
+		return 0, wait
 	}
 	f := w.failing[t]
-	wait := min(MaxBackoff, 100*time.Millisecond<<min(f.tries, 10))
-	w.failing[t] = retry{tries: f.tries + 1, after: time.Now().Add(wait/2 + rand.N(wait/2+1))}
-	return f.tries + 1
+	wait = min(MaxBackoff, 100*time.Millisecond<<min(f.tries, 10))
+	wait = wait/2 + rand.N(wait/2+1)
+	w.failing[t] = retry{tries: f.tries + 1, after: time.Now().Add(wait)}
+	return f.tries + 1, wait
 }
 
 // failed reports a task that has no metric of its own.

@@ -270,7 +270,7 @@ func draftOf(k *shred.Keys, r *Row, l planned, found []memd.Contribution, read s
 	if l.base >= 0 {
 		cs = append(cs, found[l.base])
 	}
-	drawn, err := read.draw(r.Sources, l.sessions, found)
+	drawn, err := read.draw(r.Scope.App, r.Sources, l.sessions, found)
 	if err != nil {
 		return d, err
 	}

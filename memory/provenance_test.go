@@ -189,7 +189,8 @@ func TestService_Add_sourceGone(t *testing.T) {
 	expiring := raw(user("ada"), "s1", "x")
 	expiring.ExpiresAt = b.clock.Now().Add(time.Minute)
 	rows := b.add(expiring, raw(user("ada"), "s1", "deleted"), raw(user("ada"), "s1", "changed"), raw(user("eve"), "s1", "forgotten"),
-		raw(user("ada"), "s7", "of a session"), raw(user("ada"), "s1", "good"))
+		raw(user("ada"), "s7", "of a session"), raw(user("ada"), "s1", "good"),
+		raw(memd.Scope{App: "another-app", UserID: "ada"}, "s1", "of another app"))
 	b.clock.advance(2 * time.Minute)
 	if _, err := b.m.Delete(t.Context(), b.tenant, user("ada"), rows[1].ID, false); err != nil {
 		t.Fatal(err)
@@ -200,6 +201,7 @@ func TestService_Add_sourceGone(t *testing.T) {
 
 	for name, s := range map[string]memory.Source{
 		"another tenant's": of(foreign[0]), "expired": of(rows[0]), "deleted": of(rows[1]), "changed since": of(rows[2]),
+		"of another app":          of(rows[6]),
 		"forgotten with its user": of(rows[3]), "forgotten with its session": of(rows[4]), "never there": {MemoryID: uuid.New()},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,8 +16,9 @@ const sqlReadSources = `
 SELECT m.memory_id, m.version, m.month, m.contributor_no, m.contributor_session, m.expires_at,
   CASE WHEN m.more_contributions > 0 THEN ARRAY(
     SELECT unnest(ARRAY[c.contributor_no, c.contributor_session]) FROM memd.memory_contributions c
-    WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id) END
-FROM memd.memories m WHERE m.tenant_no = @tenant AND m.memory_id = ANY (@ids)` + sqlNotHidden
+    WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id) END, l.app
+FROM memd.memories m JOIN memd.live_subjects l ON l.tenant_no = m.tenant_no AND l.subject_no = m.owner_no
+WHERE m.tenant_no = @tenant AND m.memory_id = ANY (@ids)` + sqlNotHidden
 
 // The earliest month in which a session is known to have said something.
 const sqlSessionMonths = `
@@ -35,6 +36,7 @@ type lineage struct {
 
 // sourceRow is what is read of a memory that others are derived from.
 type sourceRow struct {
+	app           string
 	version       int64
 	month         memd.Month
 	contributions []memd.Contribution
@@ -106,7 +108,7 @@ func readSourceMemories(ctx context.Context, db pg.DB, tenant memd.TenantNo, ids
 	var first memd.Contribution
 	var expires *time.Time
 	var more []int64
-	_, err = pgx.ForEachRow(rs, []any{&id, &r.version, &r.month, &first.Subject, &first.Session, &expires, &more}, func() error {
+	_, err = pgx.ForEachRow(rs, []any{&id, &r.version, &r.month, &first.Subject, &first.Session, &expires, &more, &r.app}, func() error {
 		if expires == nil || expires.After(now) {
 			r.contributions = contributionsOf(first, more)
 			out[id] = r
@@ -133,9 +135,10 @@ func (d *drawn) since(m memd.Month) {
 	}
 }
 
-// draw flattens sources. sessions are the positions, in found, of those
+// draw flattens the sources of a row of an app; a memory of another app is as
+// good as gone. sessions are the positions, in found, of those
 // sources that are sessions, in order.
-func (rows sourceRows) draw(sources []Source, sessions []int, found []memd.Contribution) (drawn, error) {
+func (rows sourceRows) draw(app string, sources []Source, sessions []int, found []memd.Contribution) (drawn, error) {
 	var d drawn
 	next := 0
 	for i, s := range sources {
@@ -150,7 +153,7 @@ func (rows sourceRows) draw(sources []Source, sessions []int, found []memd.Contr
 			continue
 		}
 		r, ok := rows.memories[s.MemoryID]
-		if !ok || s.Version != 0 && s.Version != r.version {
+		if !ok || r.app != app || s.Version != 0 && s.Version != r.version {
 			return d, fmt.Errorf("source %d: %w", i, memd.ErrSourceGone)
 		}
 		d.lineage = append(d.lineage, lineage{memory: s.MemoryID, version: r.version})

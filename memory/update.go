@@ -258,7 +258,7 @@ func (s *Service) drawChange(ctx context.Context, db pg.DB, k *shred.Keys, c *Ch
 	if err != nil {
 		return drawn{}, err
 	}
-	d, err := read.draw(c.Sources, p.rows[0].sessions, found)
+	d, err := read.draw(scope.App, c.Sources, p.rows[0].sessions, found)
 	if len(c.Sources) == 0 && !scope.Shared() {
 		d.contributions = append(d.contributions, memd.Contribution{Subject: owner, Session: memd.OwnScope})
 	}

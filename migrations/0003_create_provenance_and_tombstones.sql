@@ -29,7 +29,7 @@ GRANT UPDATE (retired_at) ON memd.subjects TO memd_worker;
 
 -- The live number of a user or shared scope.
 CREATE VIEW memd.live_subjects AS
-  SELECT tenant_no, user_ref, subject_no FROM memd.subjects WHERE retired_at IS NULL;
+  SELECT tenant_no, user_ref, subject_no, app FROM memd.subjects WHERE retired_at IS NULL;
 GRANT SELECT ON memd.live_subjects TO memd_app, memd_worker;
 
 CREATE TABLE memd.subject_counters (

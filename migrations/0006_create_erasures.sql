@@ -59,10 +59,36 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 REVOKE ALL ON FUNCTION memd.announce_work() FROM PUBLIC;
+-- What is accepted holds from then on, whether or not a worker is there: the
+-- user is fenced, the session dead. The worker drains the writers and goes on
+-- from there. A fence that another request holds stays that one's. The
+-- application may accept, and can neither raise nor lower a fence otherwise.
+-- +goose StatementBegin
+CREATE FUNCTION memd.fence_accepted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NEW.kind = 1 THEN
+    INSERT INTO memd.fences AS f (tenant_no, user_ref, state, erased_before, request_id, raised_at)
+    VALUES (NEW.tenant_no, NEW.user_ref, 1, NEW.accepted_at, NEW.request_id, NEW.accepted_at)
+    ON CONFLICT (tenant_no, user_ref) DO UPDATE SET
+      state = 1, erased_before = greatest(f.erased_before, excluded.erased_before),
+      request_id = excluded.request_id, raised_at = excluded.raised_at, lifted_at = NULL
+    WHERE f.state = 3;
+  ELSE
+    INSERT INTO memd.tombstones (tenant_no, kind, ref, changed_xid, request_id, recorded_at)
+    VALUES (NEW.tenant_no, 1, NEW.session_ref, pg_current_xact_id()::text::bigint, NEW.request_id, NEW.accepted_at)
+    ON CONFLICT DO NOTHING;
+  END IF;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+REVOKE ALL ON FUNCTION memd.fence_accepted() FROM PUBLIC;
+CREATE TRIGGER fence_accepted AFTER INSERT ON memd.erasures FOR EACH ROW EXECUTE FUNCTION memd.fence_accepted();
+
 CREATE TRIGGER announce AFTER INSERT ON memd.erasures FOR EACH STATEMENT EXECUTE FUNCTION memd.announce_work();
 CREATE TRIGGER announce AFTER INSERT ON memd.tenants FOR EACH STATEMENT EXECUTE FUNCTION memd.announce_work();
 
 -- +goose Down
 DROP TABLE memd.erasure_fallen, memd.erasure_steps, memd.erasures CASCADE;
 DROP TRIGGER announce ON memd.tenants;
-DROP FUNCTION memd.announce_work();
+DROP FUNCTION memd.announce_work(), memd.fence_accepted();

@@ -56,6 +56,10 @@ type Hide struct {
 	Session     memd.Number
 }
 
+// ErrHeld says that another request holds the user's fence: its erasure is
+// under way, and this one waits its turn. It is memd.ErrStale.
+var ErrHeld = fmt.Errorf("another request holds the fence: %w", memd.ErrStale)
+
 const sqlRaiseFence = `
 INSERT INTO memd.fences AS f (tenant_no, user_ref, state, erased_before, request_id, raised_at)
 VALUES (@tenant, @ref, 1, @now, @request, @now)
@@ -89,8 +93,7 @@ ON CONFLICT DO NOTHING`
 // scopes must hide rows of the user. An error of either ends it. Repeating it
 // for the same request changes nothing.
 //
-// A fence that another request holds is an error that is ErrStale: that
-// request's erasure is under way, and this one waits its turn.
+// A fence that another request holds is ErrHeld.
 func Raise(ctx context.Context, pool *pg.Pool, tenant memd.TenantNo, ref memd.Ref, request uuid.UUID, now time.Time,
 	open func(ctx context.Context, db pg.DB) error, scopes func(ctx context.Context, db pg.DB) ([]Hide, error),
 ) error {
@@ -104,7 +107,7 @@ func Raise(ctx context.Context, pool *pg.Pool, tenant memd.TenantNo, ref memd.Re
 		}
 		f, err := Read(ctx, tx, tenant, ref)
 		if err == nil && f.RequestID != request {
-			err = memd.ErrStale
+			err = ErrHeld
 		}
 		return err
 	})

@@ -2,7 +2,6 @@ package pg
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -23,19 +22,22 @@ const (
 
 // Listen calls handle for each notification on channels until ctx ends, then
 // returns ctx's error. It uses one connection beside the pool's and connects
-// again, with growing pauses, whenever that breaks. It calls onReady each time
+// again, with growing pauses, whenever that breaks. An error ends it only while
+// it has never listened and the error does not pass by itself: what worked once
+// is tried for ever. It calls onReady each time
 // that it has begun to listen, because what was notified before is lost: the
 // caller then looks at the state itself. Both functions are called from one
 // goroutine, so they delay what follows.
 func Listen(ctx context.Context, p *Pool, channels []string, onReady func(), handle func(channel, payload string)) error {
 	pause := listenBackoffMin
+	listened := false
 	for {
 		started := time.Now()
-		err := listenOnce(ctx, p, channels, onReady, handle)
+		err := listenOnce(ctx, p, channels, func() { listened = true; onReady() }, handle)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if SQLState(err) != "" && !errors.Is(Classify(err), memd.ErrDatabaseUnavailable) {
+		if SQLState(err) != "" && !memd.Transient(Classify(err)) && !listened {
 			return Classify(err) // A wrong channel or role does not mend itself.
 		}
 		if time.Since(started) > listenBackoffMax {
