@@ -15,9 +15,12 @@
 //	rotate                        rotate
 //	lift                          finish
 //
-// The fence, or the session's tombstone, comes first: from then on no read
-// shows and no write adds anything of whom it is about, so that what is deleted
-// next stays deleted. Deletion goes by provenance: rows in the user's own scope,
+// The fence, or the session's tombstone, comes first, in the transaction that
+// accepts the request: a trigger sets it, because the application that accepts
+// may not, and so it holds whether or not a worker is there. The worker then
+// waits for the writers that were under way. From then on no read shows and no
+// write adds anything of whom it is about, so that what is deleted next stays
+// deleted. Deletion goes by provenance: rows in the user's own scope,
 // and rows in any other scope to which the user contributed, summaries of
 // summaries included. Only when the tables were counted and nothing is left is
 // the key tree punctured and rotated, which is what reaches the backups. Keys
