@@ -14,10 +14,12 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: a thing of that name exists and differs.
 	ErrExists = errors.New("exists already")
-	// ErrUnauthenticated: no API key, an unknown one, or a revoked one.
-	ErrUnauthenticated = errors.New("no valid API key")
-	// ErrPermissionDenied: the API key's roles do not allow the call.
-	ErrPermissionDenied = errors.New("role does not allow this call")
+	// ErrUnauthenticated: no API key, an unknown one, or a revoked one. From the
+	// KMS: it refused the credentials of this process.
+	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrPermissionDenied: the API key's roles do not allow the call. From the
+	// KMS: the rights of this process do not.
+	ErrPermissionDenied = errors.New("permission denied")
 	// ErrTenantInactive: the tenant is being set up, suspended or gone.
 	ErrTenantInactive = errors.New("tenant is not active")
 
@@ -50,7 +52,8 @@ var (
 
 	// ErrShredded: the key was destroyed. Permanent, and the aim of erasure.
 	ErrShredded = errors.New("key was shredded")
-	// ErrKeyUnavailable: the KMS could not be asked. Temporary.
+	// ErrKeyUnavailable: the KMS could not be asked, or refuses this process.
+	// Temporary, though the latter needs an operator.
 	ErrKeyUnavailable = errors.New("key is unavailable")
 	// ErrCorrupt: a sealed value or a stored state does not verify.
 	ErrCorrupt = errors.New("stored data does not verify")
@@ -59,7 +62,7 @@ var (
 	// ErrDatabaseBusy: no database connection became free in time. Temporary.
 	ErrDatabaseBusy = errors.New("no database connection in time")
 	// ErrDatabaseUnavailable: the database could not be reached, or gave up on
-	// the statement. Temporary.
+	// the statement, or this process's lease in it has ended. Temporary.
 	ErrDatabaseUnavailable = errors.New("database is unavailable")
 	// ErrLedgerUnavailable: a ledger location could not be read or written.
 	// Temporary; a write may have taken effect.

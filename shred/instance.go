@@ -26,6 +26,11 @@ const (
 // its timer fires late or its clock runs slow.
 const leaseMargin = 5 // a fifth
 
+// leaseRetry is the time from a heartbeat that failed to the next. It is short
+// because every call waits for it once the lease has ended, and costs one
+// statement of a database that cannot do much else.
+const leaseRetry = 250 * time.Millisecond
+
 // InstanceConfig says how a process registers itself.
 type InstanceConfig struct {
 	// Pool reaches the database. Required.
@@ -36,7 +41,8 @@ type InstanceConfig struct {
 	// heartbeat, and so how long a rotation may have to wait for a process that
 	// hangs. Zero means DefaultLease.
 	Lease time.Duration
-	// Renew is the time between heartbeats. Zero means DefaultLeaseRenew.
+	// Renew is the time between heartbeats that succeed. Zero means
+	// DefaultLeaseRenew.
 	Renew time.Duration
 	// Logger is told when the lease lapses and when it is back. Required.
 	Logger *slog.Logger
@@ -118,13 +124,15 @@ func (i *Instance) OnLapse(f func()) {
 }
 
 // Run renews the lease until ctx ends, then returns nil. A heartbeat that does
-// not get through is tried again; when the lease ends meanwhile the keys are
-// dropped, and it begins anew with the next heartbeat that does.
+// not get through is tried again soon, not only when the next is due; when the
+// lease ends meanwhile the keys are dropped, and it begins anew with the next
+// heartbeat that does.
 func (i *Instance) Run(ctx context.Context) error {
-	renew := time.NewTicker(i.c.Renew)
-	defer renew.Stop()
+	next := time.NewTimer(i.c.Renew)
+	defer next.Stop()
 	lapse := time.NewTimer(i.remaining())
 	defer lapse.Stop()
+	var warned time.Time // Zero unless the last heartbeat failed.
 	for {
 		select {
 		case <-ctx.Done():
@@ -132,16 +140,30 @@ func (i *Instance) Run(ctx context.Context) error {
 		case <-lapse.C:
 			if left := i.remaining(); left > 0 {
 				lapse.Reset(left)
-			} else {
-				i.expire()
+				continue
 			}
-			continue
-		case <-renew.C:
+			i.expire()
+		case <-next.C:
 		}
-		if err := i.beat(ctx); err != nil && ctx.Err() == nil {
-			i.c.Logger.WarnContext(ctx, "heartbeat did not get through", "instance", i.id, "error", err)
+		wait := i.c.Renew
+		switch err := i.beat(ctx); {
+		case err == nil:
+			warned = time.Time{}
+		case ctx.Err() == nil:
+			wait = min(leaseRetry, i.c.Renew)
+			// One line for each heartbeat that was due, not for each retry.
+			if time.Since(warned) >= i.c.Renew {
+				warned = time.Now()
+				i.c.Logger.WarnContext(ctx, "heartbeat did not get through", "instance", i.id, "error", err)
+			}
 		}
-		lapse.Reset(max(i.remaining(), 0))
+		next.Reset(wait)
+		if left := i.remaining(); left > 0 {
+			lapse.Reset(left)
+		} else {
+			i.expire()
+			lapse.Stop()
+		}
 	}
 }
 

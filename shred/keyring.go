@@ -25,7 +25,9 @@ const (
 type KeyringConfig struct {
 	// Pool reaches the primary database. Required.
 	Pool *pg.Pool
-	// KMS is the identity that unwraps; it needs Decrypt only. Required.
+	// KMS is the identity that unwraps; it needs Decrypt only. What it answers
+	// about this process's own credentials, rights and key names never reaches a
+	// caller as memd.ErrUnauthenticated and the like; see Keys. Required.
 	KMS KMS
 	// Instance is this process's registration; its lease bounds how long keys
 	// are used without the database. Required.
@@ -87,7 +89,7 @@ func (c *KeyringConfig) validate() error {
 // When the KMS is away, tenants that are in memory go on being served; others
 // get memd.ErrKeyUnavailable. When the database is away nothing is dropped until
 // the instance's lease ends; then everything is, and every call returns
-// memd.ErrKeyUnavailable until the lease is back.
+// memd.ErrDatabaseUnavailable until the lease is back.
 //
 // It is safe for concurrent use.
 type Keyring struct {
@@ -136,10 +138,17 @@ func NewKeyring(c KeyringConfig) (*Keyring, error) {
 //
 // The keys may be dropped while they are in use; then their methods return
 // memd.ErrStale, and the caller asks again, as Do does. Errors are
-// memd.ErrNotFound, memd.ErrTenantInactive (see KeyringConfig.Exists),
-// memd.ErrKeyUnavailable, memd.ErrShredded when the tenant's own key was
-// destroyed, memd.ErrCorrupt, memd.ErrStale when the database does not know
-// minEpoch, and the database's.
+//
+//   - memd.ErrNotFound, memd.ErrTenantInactive: as the database says of the
+//     tenant (see KeyringConfig.Exists).
+//   - memd.ErrKeyUnavailable: the KMS did not unwrap, whatever its reason. The
+//     text says which; that this process was refused is nothing of which the
+//     caller may conclude that it was.
+//   - memd.ErrShredded: the tenant's own key was destroyed.
+//   - memd.ErrCorrupt.
+//   - memd.ErrStale: the database does not know minEpoch.
+//   - memd.ErrDatabaseUnavailable, also while the instance's lease has ended,
+//     and the database's others.
 func (r *Keyring) Keys(ctx context.Context, tenant memd.TenantNo, minEpoch int64) (*Keys, error) {
 	if err := r.usable(); err != nil {
 		return nil, err
@@ -207,7 +216,8 @@ func (r *Keyring) Close() {
 
 var (
 	errKeyringClosed = fmt.Errorf("keyring is closed: %w", memd.ErrKeyUnavailable)
-	errLapsed        = fmt.Errorf("lease has ended: %w", memd.ErrKeyUnavailable)
+	// errLapsed: the lease lives in the database, so what is amiss is there.
+	errLapsed = fmt.Errorf("this process's lease in the database has ended: %w", memd.ErrDatabaseUnavailable)
 )
 
 // usable refuses when the lease has ended. The keys are dropped here as well,

@@ -46,7 +46,7 @@ func (r *Keyring) load(f *flight) {
 	}
 	if r.base.Err() != nil {
 		err = errKeyringClosed
-	} else if ctx.Err() != nil {
+	} else if ctx.Err() != nil && !errors.Is(err, memd.ErrDatabaseUnavailable) && !errors.Is(err, memd.ErrDatabaseBusy) {
 		err = fmt.Errorf("loading the tenant's keys took too long: %w", memd.ErrKeyUnavailable)
 	}
 	r.mu.Lock()
@@ -112,7 +112,7 @@ func (r *Keyring) loadHead(ctx context.Context, tenant memd.TenantNo) (*Tree, er
 	if err != nil {
 		return nil, err
 	}
-	t, err := row.open(ctx, r.c.KMS)
+	t, err := row.open(ctx, unwrapper{r.c.KMS})
 	if !errors.Is(err, memd.ErrShredded) {
 		return t, err
 	}
@@ -128,6 +128,23 @@ func (r *Keyring) loadHead(ctx context.Context, tenant memd.TenantNo) (*Tree, er
 		return nil, fmt.Errorf("key epoch moved: %w", memd.ErrStale)
 	}
 	return nil, err
+}
+
+// unwrapper is the KMS as callers may see it. What it says of the process that
+// asks (no valid credentials, no right to this key, no key of this name) has the
+// same classes as what memd says of a caller, who would be told that their own
+// API key or scope is at fault. The classes go, the text stays for the log.
+type unwrapper struct{ KMS }
+
+func (u unwrapper) Decrypt(ctx context.Context, key string, ciphertext, aad []byte) ([]byte, error) {
+	plaintext, err := u.KMS.Decrypt(ctx, key, ciphertext, aad)
+	switch {
+	case err == nil:
+		return plaintext, nil
+	case errors.Is(err, memd.ErrShredded), errors.Is(err, memd.ErrCorrupt), errors.Is(err, memd.ErrKeyUnavailable):
+		return nil, err
+	}
+	return nil, fmt.Errorf("%w: the key service refused this process: %v", memd.ErrKeyUnavailable, err)
 }
 
 const sqlReportHead = `

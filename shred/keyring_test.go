@@ -3,7 +3,9 @@ package shred_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +32,7 @@ type processConfig struct {
 	log        *slog.Logger // none if nil
 	kms        shred.KMS    // the application's, behind a fuse, if nil
 	lease      time.Duration
+	renew      time.Duration
 	maxTenants int
 	deaf       bool // does not run the keyring's loop
 	exists     func(context.Context, pg.DB, memd.TenantNo) (bool, error)
@@ -49,7 +52,7 @@ func (w *world) process(c processConfig) *process {
 	}
 	var err error
 	p.instance, err = shred.Register(w.t.Context(), shred.InstanceConfig{
-		Pool: c.pool, Kind: "serve", Lease: c.lease, Logger: c.log,
+		Pool: c.pool, Kind: "serve", Lease: c.lease, Renew: c.renew, Logger: c.log,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -99,6 +102,16 @@ func (k gatedKMS) Decrypt(ctx context.Context, key string, sealed, aad []byte) (
 	k.entered <- struct{}{}
 	<-k.open
 	return k.KMS.Decrypt(ctx, key, sealed, aad)
+}
+
+// refusingKMS unwraps nothing.
+type refusingKMS struct {
+	shred.KMS
+	err error
+}
+
+func (k refusingKMS) Decrypt(context.Context, string, []byte, []byte) ([]byte, error) {
+	return nil, k.err
 }
 
 func (p *process) keys(t *testing.T, tenant memd.TenantNo, minEpoch int64) *shred.Keys {
@@ -267,6 +280,39 @@ func TestKeyring_Keys(t *testing.T) {
 		p.keys(t, other, 1)
 	})
 
+	t.Run("never blames the caller for what the KMS says of this process", func(t *testing.T) {
+		w := w.in(t)
+		tenant := w.tenant()
+		ours := []error{memd.ErrUnauthenticated, memd.ErrPermissionDenied, memd.ErrNotFound, memd.ErrExists, memd.ErrInvalid}
+		for _, c := range []struct{ says, want error }{
+			{memd.ErrUnauthenticated, memd.ErrKeyUnavailable},
+			{memd.ErrPermissionDenied, memd.ErrKeyUnavailable},
+			{memd.ErrNotFound, memd.ErrKeyUnavailable},
+			{memd.ErrInvalid, memd.ErrKeyUnavailable},
+			{errors.New("something new"), memd.ErrKeyUnavailable},
+			{memd.ErrShredded, memd.ErrShredded},
+			{memd.ErrCorrupt, memd.ErrCorrupt},
+		} {
+			p := w.process(processConfig{kms: refusingKMS{w.app, fmt.Errorf("KMS Decrypt: %w", c.says)}})
+			_, err := p.keyring.Keys(t.Context(), tenant, 1)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), "KMS Decrypt: "+c.says.Error()) {
+				t.Errorf("%q gives %v", c.says, err)
+			}
+			for _, other := range ours {
+				if errors.Is(err, other) {
+					t.Errorf("%q gives %v, which a caller would take for %q", c.says, err, other)
+				}
+			}
+			if c.want != memd.ErrKeyUnavailable && errors.Is(err, memd.ErrKeyUnavailable) {
+				t.Errorf("%q gives %v, which would be tried again", c.says, err)
+			}
+		}
+		p := w.process(processConfig{kms: w.shredder})
+		if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrKeyUnavailable) || errors.Is(err, memd.ErrPermissionDenied) {
+			t.Errorf("an identity that may not unwrap gives %v", err)
+		}
+	})
+
 	t.Run("tells who is not there from who is being set up", func(t *testing.T) {
 		w := w.in(t)
 		p := w.process(processConfig{exists: func(_ context.Context, _ pg.DB, tenant memd.TenantNo) (bool, error) {
@@ -300,7 +346,7 @@ func TestInstance_Lapse(t *testing.T) {
 	if !p.instance.Lapsed() {
 		t.Error("rotation ended before the lease did")
 	}
-	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrKeyUnavailable) {
+	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrDatabaseUnavailable) {
 		t.Errorf("Keys gives %v after the lease ended", err)
 	}
 	wantDropped(t, k)
@@ -319,7 +365,7 @@ func TestInstance_DatabaseAway(t *testing.T) {
 	p.keys(t, tenant, 1)
 	<-p.lapsed
 	wantDropped(t, k)
-	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrKeyUnavailable) {
+	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrDatabaseUnavailable) {
 		t.Errorf("Keys gives %v after the lease ended", err)
 	}
 	w.puncture(tenant, subject(t, 7))
@@ -328,6 +374,29 @@ func TestInstance_DatabaseAway(t *testing.T) {
 	<-back
 	if got := p.keys(t, tenant, 2); got.Epoch() != 2 {
 		t.Errorf("epoch is %d", got.Epoch())
+	}
+}
+
+// A database that was away is asked again and again, not only when the next
+// heartbeat would have been due.
+func TestInstance_RenewsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	pool, wire := w.openThroughWire()
+	back := make(chan struct{}, 1)
+	const renew = 3 * time.Second
+	p := w.process(processConfig{
+		lease: renew + 50*time.Millisecond, renew: renew, pool: pool, log: slog.New(awaited{slog.DiscardHandler, "lease is back", back}),
+	})
+	wire.arm(1, false)
+	<-p.lapsed // Before any heartbeat was due: the end of the lease asks for one.
+	wire.arm(0, false)
+	start := time.Now()
+	<-back
+	if took := time.Since(start); took >= renew {
+		t.Errorf("lease was back %v after the database", took)
+	}
+	if p.instance.Lapsed() {
+		t.Error("lease is back and has lapsed")
 	}
 }
 
@@ -366,7 +435,7 @@ func TestInstance_Close(t *testing.T) {
 	if err != nil || listed != 0 {
 		t.Errorf("%d instances are listed, %v", listed, err)
 	}
-	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrKeyUnavailable) {
+	if _, err := p.keyring.Keys(t.Context(), tenant, 1); !errors.Is(err, memd.ErrDatabaseUnavailable) {
 		t.Errorf("Keys gives %v after Close", err)
 	}
 	w.puncture(tenant, subject(t, 7))

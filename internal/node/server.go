@@ -96,6 +96,7 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	s.API, err = server.New(server.Config{
 		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Erasure: s.Erasure, Logger: c.Logger, Clock: c.Clock,
 		Registry: c.Metrics.Registry, ServeMetrics: c.ServeMetrics, Tracer: c.Tracer,
+		Ready: s.ready,
 	})
 	if err != nil {
 		return nil, err
@@ -110,6 +111,23 @@ func tenantExists(ctx context.Context, db pg.DB, tenant memd.TenantNo) (bool, er
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// errLapsed: the database may answer and still not take this process's
+// heartbeats, as a standby does. No key may be used then.
+var errLapsed = fmt.Errorf("this process's lease in the database has ended: %w", memd.ErrDatabaseUnavailable)
+
+// ready says whether calls would succeed: with the database there and the lease
+// alive. The key service is not asked, because what is in memory is served
+// without it.
+func (s *Server) ready(ctx context.Context) error {
+	if s.instance.Lapsed() {
+		return errLapsed
+	}
+	return s.Pool.With(ctx, func(db pg.DB) error {
+		_, err := db.Exec(ctx, "SELECT 1")
+		return err
+	})
 }
 
 // forgetful drops what this process remembers of whom a new epoch forgets.

@@ -24,7 +24,7 @@ var services = []string{
 }
 
 // health answers whether calls would succeed: for a load balancer, which needs
-// no API key to ask.
+// no API key to ask. What makes the process ready is Config.Ready's to say.
 type health struct {
 	ready   func(context.Context) error
 	leaving atomic.Bool

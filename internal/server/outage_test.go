@@ -105,3 +105,28 @@ func TestOutage_NoKeyService(t *testing.T) {
 		t.Errorf("with the key service back: %v", err)
 	}
 }
+
+// TestOutage_KeyServiceRefusesUs: what the key service says of this process is
+// neither the caller's key's fault nor its scope's, and an operator reads why.
+func TestOutage_KeyServiceRefusesUs(t *testing.T) {
+	in := setup(t)
+	_, secret := in.key(in.tenant("acme").No, auth.Agent)
+	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.NotFound} {
+		t.Run(code.String(), func(t *testing.T) {
+			s := in.serve()
+			defer in.kms.Server.Inject(kmsemu.Fault{Method: "Decrypt", Code: code})()
+			_, err := s.memory(secret).Add(t.Context(), &memdv1.AddRequest{Rows: []*memdv1.Row{raw(user("chat", "alice"), "tea")}})
+			want := answer{connect.CodeUnavailable, "KEY_UNAVAILABLE", "the key service is unavailable; nothing was written"}
+			if got := answerOf(t, err); got != want {
+				t.Error(got)
+			}
+			told := false
+			for line := range strings.Lines(s.log.String()) {
+				told = told || strings.Contains(line, `"level":"WARN","msg":"call"`) && strings.Contains(line, "KMS Decrypt: ") && strings.Contains(line, "("+code.String())
+			}
+			if !told {
+				t.Errorf("the log does not say why:\n%s", s.log)
+			}
+		})
+	}
+}
