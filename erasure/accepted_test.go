@@ -53,6 +53,21 @@ func TestForget_HoldsFromItsAcceptance(t *testing.T) {
 	}
 }
 
+// A call that waits for an erasure does not hold up the end of its process.
+func TestForgetUser_AnswersWhenTheProcessEnds(t *testing.T) {
+	w := newWorld(t)
+	w.add(said("alice", "s1", "her words"))
+	w.StopWorker()
+	closing := make(chan struct{})
+	w.a.Erasure.Closing = closing
+	time.AfterFunc(100*time.Millisecond, func() { close(closing) })
+	began := time.Now()
+	r, err := w.a.Erasure.ForgetUser(t.Context(), erasure.Caller{Tenant: w.tenant.No, Epoch: w.tenant.Epoch}, app, "alice", uuid.New())
+	if took := time.Since(began); err != nil || r.State != erasure.StateAccepted || took > 5*time.Second {
+		t.Errorf("state %v after %v, %v", r.State, took, err)
+	}
+}
+
 // Requests for one user take turns. That is neither a failure nor slow.
 func TestForgetUser_RequestsTakeTurns(t *testing.T) {
 	w := newWorld(t)

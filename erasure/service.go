@@ -24,6 +24,9 @@ type Service struct {
 	// Wait bounds how long a call waits for the erasure to be done; zero means
 	// DefaultWait.
 	Wait time.Duration
+	// Closing, if set, is closed when the process is about to end: calls that
+	// wait then answer at once, with the state that the erasure is in.
+	Closing <-chan struct{}
 }
 
 // DefaultWait is how long ForgetUser and ForgetSession wait for the worker.
@@ -124,6 +127,8 @@ func (s *Service) wait(ctx context.Context, j *Job) error {
 		case <-ctx.Done():
 			return errors.Join(memd.ErrErasureUnfinished, ctx.Err())
 		case <-end.C:
+			return nil
+		case <-s.Closing:
 			return nil
 		case <-tick.C:
 		}
