@@ -46,6 +46,7 @@ type Server struct {
 	auth     *auth.Authenticator
 	instance *shred.Instance
 	closers  []func(context.Context) error
+	closing  chan struct{} // closed when Run begins to end
 }
 
 // OpenServer connects a server to its database and its key service. It answers
@@ -89,7 +90,8 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Erasure = &erasure.Service{Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock}
+	s.closing = make(chan struct{})
+	s.Erasure = &erasure.Service{Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock, Closing: s.closing}
 	if s.auth, err = auth.New(auth.Config{Pool: s.Pool, Clock: c.Clock, Logger: c.Logger}); err != nil {
 		return nil, err
 	}
@@ -139,17 +141,24 @@ func (s *Server) forgetful(ctx context.Context, t memd.TenantNo) {
 }
 
 // Run answers calls on l until ctx ends and lets those under way finish. It
-// closes l.
+// closes l. It can be called once.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	// The lease, the keyring and the pool outlive the listener: calls under way
 	// still need them.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	var g errgroup.Group
+	g, background := errgroup.WithContext(background)
 	g.Go(func() error { return s.instance.Run(background) })
 	g.Go(func() error { return s.Keyring.Run(background) })
 	g.Go(func() error { return s.auth.Run(background) })
-	err := s.API.Serve(ctx, l)
+	// Without one of them the server would go on with keys that nobody drops:
+	// when one ends, all ends.
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	context.AfterFunc(background, end)
+	context.AfterFunc(serving, func() { close(s.closing) })
+	err := s.API.Serve(serving, l)
+	end()
 	stop()
 	return errors.Join(err, ignoreEnd(g.Wait()))
 }
