@@ -138,7 +138,7 @@ func (c *scanner) begin(h header, hides []memd.Contribution, _ []uuid.UUID) (boo
 	c.hides = hides
 	c.v.scanned, c.v.fenced, c.v.subject = true, h.fenced(), h.subject
 	if h.epoch > c.k.Epoch() {
-		return false, memd.ErrStale
+		return false, newerEpoch(h.epoch)
 	}
 	return !h.fenced() && h.subject != 0, nil
 }

@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -100,7 +101,16 @@ func New(c Config) (*Service, error) {
 
 // attempts bounds how often a call starts over because a number or a key that
 // this process had cached turned out to be out of date.
-const attempts = 3
+const attempts = 5
+
+// newerEpoch is a memd.ErrStale that says why: the database has gone on to an
+// epoch whose keys this call did not use.
+type newerEpoch int64
+
+func (e newerEpoch) Error() string { return fmt.Sprintf("keys of epoch %d are needed", int64(e)) }
+
+// Is makes it a memd.ErrStale.
+func (e newerEpoch) Is(target error) bool { return target == memd.ErrStale }
 
 // again runs fn with the tenant's keys and repeats it when it found that its
 // numbers or keys were stale. Refs are the subjects whose cached numbers are
@@ -120,6 +130,11 @@ func (s *Service) again(ctx context.Context, t Tenant, fn func(k *shred.Keys) ([
 		}
 		for _, r := range refs {
 			s.Directory.Evict(t.No, r)
+		}
+		// The keyring may not have heard of it yet: ask for what was seen.
+		var newer newerEpoch
+		if errors.As(err, &newer) {
+			t.Epoch = max(t.Epoch, int64(newer))
 		}
 		if ctx.Err() != nil {
 			break

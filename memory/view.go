@@ -66,7 +66,7 @@ func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []
 		}
 		views[i].fenced, views[i].subject = f.h.fenced(), f.h.subject
 		if f.h.epoch > k.Epoch() {
-			return memd.ErrStale // keys that are newer exist: use them
+			return newerEpoch(f.h.epoch)
 		}
 		if !f.apply() {
 			return errEvicted

@@ -98,6 +98,22 @@ func (s *Stack) Server() (*node.Server, string) {
 	return s.ServerWith(func(*node.ServerConfig) {})
 }
 
+// Deaf opens a server that does not run: it answers calls of its services, and
+// hears nothing of what other processes announce.
+func (s *Stack) Deaf() *node.Server {
+	s.t.Helper()
+	srv, err := node.OpenServer(s.t.Context(), node.ServerConfig{Common: s.common(node.AppRole, kmsemu.App)})
+	if err != nil {
+		s.t.Fatalf("opening a server: %v", err)
+	}
+	s.t.Cleanup(func() {
+		if err := srv.Close(context.Background()); err != nil {
+			s.t.Errorf("closing a server: %v", err)
+		}
+	})
+	return srv
+}
+
 // ServerWith is Server with a changed configuration.
 func (s *Stack) ServerWith(adjust func(*node.ServerConfig)) (*node.Server, string) {
 	s.t.Helper()
