@@ -37,8 +37,10 @@ type Change struct {
 
 func (c *Change) content() bool { return c.Text != nil || c.Vector != nil || c.Metadata != nil }
 
-const sqlErasedBefore = `
-SELECT f.erased_before FROM memd.fence_states f WHERE f.tenant_no = @tenant AND f.user_ref = @ref`
+// Whether a fence is up, and whether there ever was one.
+const sqlFence = `
+SELECT coalesce(bool_or(f.state IN (1, 2)), false), count(*) > 0 FROM memd.fence_states f
+WHERE f.tenant_no = @tenant AND f.user_ref = @ref`
 
 const sqlUpdateMemory = `
 UPDATE memd.memories SET month = @month, more_contributions = @more, source_time = @source_time, updated_at = @now,
@@ -215,9 +217,9 @@ func (s *Service) update(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 // database: new words of somebody who was once erased, without a time.
 func (s *Service) readForUpdate(ctx context.Context, db pg.DB, k *shred.Keys, scope memd.Scope, id uuid.UUID, c *Change, now time.Time) (*fetched, error) {
 	ref := provenance.RefOf(k, scope)
-	var fenced bool
-	args := pg.Args{"tenant": k.Tenant(), "ref": ref[:]}
-	if err := db.QueryRow(ctx, sqlFenceUp, args).Scan(&fenced); err != nil {
+	var fenced, erased bool
+	err := db.QueryRow(ctx, sqlFence, pg.Args{"tenant": k.Tenant(), "ref": ref[:]}).Scan(&fenced, &erased)
+	if err != nil {
 		return nil, fmt.Errorf("reading a fence: %w", err)
 	}
 	if fenced {
@@ -230,16 +232,7 @@ func (s *Service) readForUpdate(ctx context.Context, db pg.DB, k *shred.Keys, sc
 	if f.version != c.Expected {
 		return nil, memd.ErrVersionConflict
 	}
-	if !c.content() || c.SourceTime != nil {
-		return f, nil
-	}
-	rows, err := db.Query(ctx, sqlErasedBefore, args)
-	if err != nil {
-		return nil, fmt.Errorf("reading a fence: %w", err)
-	}
-	if times, err := pgx.CollectRows(rows, pgx.RowTo[time.Time]); err != nil {
-		return nil, fmt.Errorf("reading a fence: %w", err)
-	} else if len(times) > 0 {
+	if erased && c.content() && c.SourceTime == nil {
 		return nil, memd.ErrSourceTimeRequired
 	}
 	return f, nil

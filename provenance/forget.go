@@ -19,7 +19,7 @@ const (
 
 const sqlSubjectsOf = `
 SELECT subject_no FROM memd.subjects
-WHERE tenant_no = @tenant AND user_ref = @ref AND (@retired OR retired_at IS NULL)
+WHERE tenant_no = @tenant AND user_ref = @ref
 ORDER BY subject_no`
 
 const sqlSessionOf = `
@@ -45,19 +45,10 @@ const sqlRetire = `
 UPDATE memd.subjects SET retired_at = @now
 WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) AND retired_at IS NULL`
 
-// LiveSubjects returns the numbers under which a user is known now: none or
-// one. AllSubjects also returns the numbers of earlier lives.
-func LiveSubjects(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref) ([]memd.Number, error) {
-	return subjectsOf(ctx, db, tenant, ref, false)
-}
-
-// AllSubjects returns every number that a user ever had, oldest first.
+// AllSubjects returns every number that a user ever had, of earlier lives too,
+// oldest first.
 func AllSubjects(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref) ([]memd.Number, error) {
-	return subjectsOf(ctx, db, tenant, ref, true)
-}
-
-func subjectsOf(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref, retired bool) ([]memd.Number, error) {
-	rows, err := db.Query(ctx, sqlSubjectsOf, pg.Args{"tenant": tenant, "ref": ref[:], "retired": retired})
+	rows, err := db.Query(ctx, sqlSubjectsOf, pg.Args{"tenant": tenant, "ref": ref[:]})
 	if err != nil {
 		return nil, fmt.Errorf("finding a user's numbers: %w", err)
 	}
