@@ -34,13 +34,17 @@ const (
 	controlTries = 15
 )
 
-// withoutLocks leaves the guard its look and takes its locks away. Commits
-// linger a little behind the look, so that the hole is found on any machine.
+// withoutLocks leaves the guard its look and takes its locks away. Every other
+// transaction lingers behind the look, once, so that the hole is found on any
+// machine.
 const withoutLocks = `
 	CREATE OR REPLACE FUNCTION memd.try_lock(p_hi integer, p_lo integer) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 	CREATE FUNCTION public.linger() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 	BEGIN
-	  IF random() < 0.02 THEN PERFORM pg_sleep(0.02); END IF;
+	  IF coalesce(current_setting('race.lingered', true), '') = '' THEN
+	    PERFORM set_config('race.lingered', 'yes', true);
+	    IF random() < 0.5 THEN PERFORM pg_sleep(0.1); END IF;
+	  END IF;
 	  RETURN NULL;
 	END $$;
 	CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON memd.memories DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.linger();
@@ -50,6 +54,7 @@ const withoutLocks = `
 // race is one run: writers that never stop, fences among them.
 type race struct {
 	*bundle
+	conns      []*pgx.Conn // the writers', for as many runs as there are
 	seed       uint64
 	victims    []user
 	bystanders []user
@@ -94,16 +99,15 @@ func newRace(t *testing.T) *race {
 // run lets writers write while fencers fence, and says what came of it.
 func (r *race) run(d time.Duration, fencer func(ctx context.Context, rng *rand.Rand, who int) error) {
 	r.t.Helper()
-	conns := make([]*pgx.Conn, attackers())
-	for i := range conns {
-		conns[i] = r.connect("memd_app")
+	for len(r.conns) < attackers() {
+		r.conns = append(r.conns, r.connect("memd_app"))
 	}
 	ctx, cancel := context.WithTimeout(r.t.Context(), d)
 	defer cancel()
 	var writers, fencers sync.WaitGroup
 	stop := make(chan struct{})
 	// Writers outlast the fencers, so that each fence has somebody to stop.
-	for i, conn := range conns {
+	for i, conn := range r.conns {
 		rng := rand.New(rand.NewPCG(r.seed, uint64(i)))
 		writers.Go(func() {
 			for n := 0; ; n++ {
