@@ -73,6 +73,9 @@ WHERE t.name = @name`
 
 // Get returns the tenant of that name, or ErrNotFound.
 func Get(ctx context.Context, db pg.DB, name string) (Tenant, error) {
+	if !namePattern.MatchString(name) {
+		return Tenant{}, memd.ErrNotFound // The database could not even be asked for every string.
+	}
 	return one(ctx, db, sqlSelectTenant, pg.Args{"name": name})
 }
 

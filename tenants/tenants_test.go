@@ -140,12 +140,14 @@ func TestCreate_RefusesNamesAndPolicies(t *testing.T) {
 
 func TestGet_NotFound(t *testing.T) {
 	b := setup(t)
-	err := b.app.With(t.Context(), func(db pg.DB) error {
-		_, err := tenants.Get(t.Context(), db, "nobody")
-		return err
-	})
-	if !errors.Is(err, memd.ErrNotFound) {
-		t.Error(err)
+	for _, name := range []string{"nobody", "", "*", "a\x00b", "\xff"} {
+		err := b.app.With(t.Context(), func(db pg.DB) error {
+			_, err := tenants.Get(t.Context(), db, name)
+			return err
+		})
+		if !errors.Is(err, memd.ErrNotFound) {
+			t.Errorf("%q: %v", name, err)
+		}
 	}
 }
 

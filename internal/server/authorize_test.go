@@ -2,30 +2,43 @@ package server_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"forgettable.dev/memd"
-	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/server"
 	"forgettable.dev/memd/tenants"
 )
 
-// procedures returns every procedure that proto/ defines.
-func procedures() []string {
-	var all []string
-	for _, file := range []protoreflect.FileDescriptor{
-		memdv1.File_memd_v1_memory_proto, memdv1.File_memd_v1_erasure_proto, memdv1.File_memd_v1_admin_proto,
-	} {
+// methods returns every method that proto/ defines.
+func methods() []protoreflect.MethodDescriptor {
+	var all []protoreflect.MethodDescriptor
+	protoregistry.GlobalFiles.RangeFilesByPackage("memd.v1", func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
 			s := file.Services().Get(i)
 			for j := range s.Methods().Len() {
-				all = append(all, "/"+string(s.FullName())+"/"+string(s.Methods().Get(j).Name()))
+				all = append(all, s.Methods().Get(j))
 			}
 		}
+		return true
+	})
+	// The registry has no order, and a seed wants one.
+	slices.SortFunc(all, func(a, b protoreflect.MethodDescriptor) int {
+		return strings.Compare(string(a.FullName()), string(b.FullName()))
+	})
+	return all
+}
+
+// procedures returns every procedure that proto/ defines.
+func procedures() []string {
+	var all []string
+	for _, m := range methods() {
+		all = append(all, "/"+string(m.Parent().FullName())+"/"+string(m.Name()))
 	}
 	return all
 }

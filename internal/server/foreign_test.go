@@ -1,0 +1,144 @@
+package server_test
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
+	"forgettable.dev/memd/internal/auth"
+)
+
+// names are the ids that a caller can paste into a request.
+type names struct {
+	app, user, session, memory, event, request, tenant, apiKey string
+}
+
+// foreign holds, for each procedure that takes somebody's id, requests with
+// such ids in the places where an id goes: $app, $user and so on. A procedure
+// without any says why not.
+var foreign = map[string][]string{
+	"MemoryService/Add": {
+		`{"rows":[{"scope":{"user":{"app":"own","userId":"own"}},"kind":"KIND_FACT","text":"t","sources":[{"memoryId":"$memory"}]}]}`,
+		`{"rows":[{"scope":{"shared":{"app":"$app"}},"kind":"KIND_FACT","text":"t","sources":[{"memoryId":"$memory"}]}]}`,
+	},
+	"MemoryService/Search": {
+		`{"scope":{"user":{"app":"$app","userId":"$user"}},"text":"tea","topK":10,"includeShared":true}`,
+		`{"scope":{"user":{"app":"$app","userId":"$user"}},"text":"tea","topK":10,"filter":{"sessionIds":["$session"]}}`,
+		`{"scope":{"shared":{"app":"$app"}},"text":"tea"}`,
+	},
+	"MemoryService/Get": {
+		`{"scope":{"user":{"app":"$app","userId":"$user"}},"memoryId":"$memory"}`,
+		`{"scope":{"user":{"app":"own","userId":"own"}},"memoryId":"$memory"}`,
+		`{"scope":{"shared":{"app":"$app"}},"memoryId":"$memory"}`,
+	},
+	"MemoryService/List": {
+		`{"scope":{"user":{"app":"$app","userId":"$user"}},"filter":{"sessionIds":["$session"]}}`,
+		`{"scope":{"user":{"app":"$app","userId":"$user"}}}`,
+		`{"scope":{"shared":{"app":"$app"}}}`,
+	},
+	"MemoryService/Update": {
+		`{"scope":{"user":{"app":"$app","userId":"$user"}},"memoryId":"$memory","expectedVersion":"1","updateMask":"text","text":"mine"}`,
+		`{"scope":{"user":{"app":"own","userId":"own"}},"memoryId":"$memory","expectedVersion":"1","updateMask":"text","text":"mine"}`,
+	},
+	"MemoryService/Delete": {
+		`{"scope":{"user":{"app":"$app","userId":"$user"}},"memoryId":"$memory","deleteDerived":true}`,
+		`{"scope":{"user":{"app":"own","userId":"own"}},"memoryId":"$memory","deleteDerived":true}`,
+		`{"scope":{"shared":{"app":"$app"}},"memoryId":"$memory","deleteDerived":true}`,
+	},
+	"ErasureService/ForgetUser":    {`{"app":"$app","userId":"$user","requestId":"$own"}`},
+	"ErasureService/ForgetSession": {`{"app":"$app","userId":"$user","sessionId":"$session","requestId":"$own"}`},
+	"AdminService/GetTenant":       {`{"name":"$tenant"}`},
+	"AdminService/SetPolicy":       {`{"tenant":"$tenant","policy":{"index":"INDEX_MODE_SEALED"}}`},
+	"AdminService/CreateApiKey":    {`{"tenant":"$tenant","name":"k","roles":["ROLE_AGENT"]}`},
+	"AdminService/ListApiKeys":     {`{"tenant":"$tenant"}`},
+	"AdminService/RevokeApiKey":    {`{"keyId":"$key"}`},
+	// A tenant's operator may make none, whatever it is called.
+	"AdminService/CreateTenant": {`{"name":"$tenant"}`},
+	// Takes no id.
+	"AdminService/ListTenants": {`{}`},
+}
+
+func (n names) in(template string) string {
+	return strings.NewReplacer("$app", n.app, "$user", n.user, "$session", n.session, "$memory", n.memory,
+		"$event", n.event, "$request", n.request, "$tenant", n.tenant, "$key", n.apiKey, "$own", uuid.NewString()).Replace(template)
+}
+
+// differing is what two answers to the same question may differ in: ids made
+// for the caller, and times.
+var differing = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z`)
+
+// TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone asks every procedure about
+// another tenant's ids, and about ids that nobody has: the answers are the same
+// but for what is random in them, and the other tenant loses nothing.
+func TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone(t *testing.T) {
+	in := setup(t)
+	in.work()
+	s := in.serve()
+	acme, globex := in.tenant("acme"), in.tenant("globex")
+	const all = auth.Agent | auth.Eraser | auth.Auditor | auth.Operator | auth.Approver
+	theirKey, theirs := in.key(acme.No, all)
+	_, ours := in.key(globex.No, all)
+	row := raw(user("chat", "alice"), "tea")
+	row.SessionId, row.EventId = "s1", "e1"
+	common := raw(shared("chat"), "tea for all")
+	common.Impersonal = true
+	added, err := s.memory(theirs).Add(t.Context(), &memdv1.AddRequest{Rows: []*memdv1.Row{row, common}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := uuid.NewString()
+	if _, err := s.erasure(theirs).ForgetUser(t.Context(), &memdv1.ForgetUserRequest{App: "chat", UserId: "gone", RequestId: request}); err != nil {
+		t.Fatal(err)
+	}
+	census := func() string {
+		t.Helper()
+		out := ""
+		for _, body := range []string{
+			`{"scope":{"user":{"app":"chat","userId":"alice"}}}`, `{"scope":{"shared":{"app":"chat"}}}`,
+		} {
+			status, answer := s.post(t, "/memd.v1.MemoryService/List", theirs, "json", []byte(body), false)
+			if status != http.StatusOK || !strings.Contains(answer, "tea") {
+				t.Errorf("what is theirs: %d %s", status, answer)
+			}
+			out += answer
+		}
+		return out
+	}
+	before := census()
+	real := names{"chat", "alice", "s1", added.GetResults()[0].GetMemoryId(), "e1", request, "acme", theirKey.ID.String()}
+	shared := real
+	shared.memory = added.GetResults()[1].GetMemoryId()
+	none := names{"talk", "nobody", "s0", uuid.NewString(), "e0", uuid.NewString(), "initech", uuid.NewString()}
+	for _, procedure := range procedures() {
+		templates, ok := foreign[strings.TrimPrefix(procedure, "/memd.v1.")]
+		if !ok {
+			t.Errorf("%s has no requests here: add some with each id that it takes", procedure)
+		}
+		for _, template := range templates {
+			ask := func(n names) string {
+				status, answer := s.post(t, procedure, ours, "json", []byte(n.in(template)), false)
+				return http.StatusText(status) + " " + differing.ReplaceAllString(answer, "#")
+			}
+			want := ask(none)
+			for _, n := range []names{real, shared} {
+				if got := ask(n); got != want {
+					t.Errorf("%s %s tells another tenant's from none:\n%s\n%s", procedure, template, got, want)
+				}
+			}
+			if strings.Contains(want, `"invalid_argument"`) {
+				t.Errorf("%s %s is malformed, which proves nothing: %s", procedure, template, want)
+			}
+		}
+	}
+	if after := census(); after != before {
+		t.Error("the other tenant's rows changed")
+	}
+	// The other tenant's key is alive, and an answer of their own is another one.
+	if status, answer := s.post(t, "/memd.v1.MemoryService/Get", theirs, "json", []byte(real.in(foreign["MemoryService/Get"][0])), false); status != http.StatusOK {
+		t.Errorf("the owner asks: %d %s", status, answer)
+	}
+}
