@@ -74,6 +74,7 @@ var (
 	errNoContrib  = errors.New("memory without its contributions")
 	errEncoding   = errors.New("argument does not fit its parameter")
 	errScanning   = errors.New("column does not fit its variable")
+	errCharacter  = &memd.InvalidError{Field: "request", Problem: "holds a NUL or bytes that are not UTF-8, which cannot be stored in clear; leave them out"}
 	errTooManySub = &memd.InvalidError{Field: "subjects", Problem: fmt.Sprintf("number more than %d in one write", memd.MaxSubjects)}
 )
 
@@ -93,6 +94,7 @@ var byState = map[string]error{
 	"MD011": errTooManySub,
 	"MD012": memd.ErrSourceTimeRequired,
 
+	"22021": errCharacter,                // character_not_in_repertoire
 	"40001": memd.ErrStale,               // serialization_failure
 	"40P01": memd.ErrStale,               // deadlock_detected
 	"53300": memd.ErrDatabaseBusy,        // too_many_connections

@@ -70,6 +70,11 @@ func migrateFS(ctx context.Context, url string, files fs.FS) (err error) {
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrating: %w", err)
 	}
+	if hasJobs(files) {
+		if err := migrateJobs(ctx, url); err != nil {
+			return err
+		}
+	}
 	return finishDatabase(ctx, guard)
 }
 
