@@ -37,12 +37,14 @@ var mayImport = map[string][]string{
 	"provenance":          {".", "internal/pg"},
 	"tombstones":          {".", "internal/pg"},
 	"tenants":             {".", "internal/pg", "shred", "provenance", "tombstones"},
+	"eraser":              {"gen/..."},
+	"purge":               {".", "gen/...", "internal/pg", "shred", "eraser"},
 	"internal/auth":       {".", "internal/pg", "tenants"},
 	"memory":              {".", "internal/pg", "shred", "provenance", "tombstones", "embed"},
 	"erasure":             {".", "internal/pg", "shred", "provenance", "tombstones", "memory", "tenants"},
-	"internal/server":     {".", "gen/...", "internal/pg", "internal/auth", "shred", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
+	"internal/server":     {".", "gen/...", "internal/pg", "internal/auth", "shred", "provenance", "tombstones", "memory", "tenants", "erasure", "purge", "embed"},
 	"internal/server/...": {".", "gen/...", "internal/server", "internal/pg", "internal/auth", "shred", "memory", "tenants", "erasure", "embed"},
-	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "provenance", "tombstones", "memory", "tenants", "erasure", "embed"},
+	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "provenance", "tombstones", "memory", "tenants", "erasure", "purge", "embed"},
 	"internal/dev":        {".", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
 	"internal/demo":       {".", "gen/...", "internal/cluster", "internal/dev", "internal/auth", "shred/...", "tenants"},
 	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "memory", "tenants", "shred/..."},
@@ -56,7 +58,7 @@ var mayImport = map[string][]string{
 // module, tests aside.
 var onlyFrom = map[string][]string{
 	"cloud.google.com/go/kms/apiv1": {"shred/gcpkms"},
-	"connectrpc.com/":               {"gen/...", "internal/server/...", "bench", "cmd/..."},
+	"connectrpc.com/":               {"gen/...", "internal/server/...", "bench", "cmd/...", "eraser", "purge"},
 	"testing":                       {"internal/pgtest", "internal/memdtest", "shred/kmstest"},
 }
 
@@ -73,6 +75,7 @@ var ownerOf = map[string]string{
 	"fences": "tombstones", "tombstones": "tombstones", "hides": "tombstones",
 	"memories": "memory", "memory_contributions": "memory", "memory_sources": "memory",
 	"erasures": "erasure", "erasure_steps": "erasure", "erasure_fallen": "erasure",
+	"purge_targets": "purge", "purge_acks": "purge",
 	"principals": "internal/auth",
 }
 

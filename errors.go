@@ -73,6 +73,13 @@ var (
 	// finished when the caller's time ran out. Ask again with the same id.
 	ErrErasureUnfinished = errors.New("erasure is still running")
 
+	// ErrTargetUnavailable: a purge target did not do what it was asked, and may
+	// do it later. Temporary.
+	ErrTargetUnavailable = errors.New("purge target is unavailable")
+	// ErrTargetRefused: a purge target will not do it until somebody changes
+	// something: its secret, its address, its right to a file.
+	ErrTargetRefused = errors.New("purge target refused")
+
 	// ErrInvalid is the class of every InvalidError.
 	ErrInvalid = errors.New("invalid request")
 )
@@ -94,7 +101,7 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 // changing anything. It asks the whole chain.
 func Transient(err error) bool {
 	for _, t := range []error{
-		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished,
+		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable,
 	} {
 		if errors.Is(err, t) {
 			return true

@@ -58,6 +58,8 @@ var outcomes = []outcome{
 	{memd.ErrEmbedderUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_EMBEDDER_UNAVAILABLE, "the embedder is unavailable; nothing was written"},
 	{memd.ErrDatabaseBusy, connect.CodeResourceExhausted, memdv1.Reason_REASON_DATABASE_BUSY, "no database connection became free in time; nothing was written"},
 	{memd.ErrDatabaseUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_DATABASE_UNAVAILABLE, "the database is unavailable"},
+	{memd.ErrTargetUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_TARGET_UNAVAILABLE, "a purge target is unavailable"},
+	{memd.ErrTargetRefused, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TARGET_REFUSED, "a purge target refused"},
 	{memd.ErrStale, connect.CodeAborted, memdv1.Reason_REASON_STALE, "state changed underneath the call; nothing was written"},
 
 	// The text of an InvalidError is ours, names a field and repeats no value:

@@ -112,6 +112,11 @@ const (
 	// UNAVAILABLE. The ledger could not be written or read, so that nothing may be
 	// acknowledged yet. Repeat later, an erasure with the same request id.
 	Reason_REASON_LEDGER_UNAVAILABLE Reason = 32
+	// UNAVAILABLE. A purge target did not do what it was asked. It is tried again.
+	Reason_REASON_TARGET_UNAVAILABLE Reason = 60
+	// FAILED_PRECONDITION. A purge target will not do it until somebody changes its
+	// secret, its address or its rights.
+	Reason_REASON_TARGET_REFUSED Reason = 61
 )
 
 // Enum value maps for Reason.
@@ -150,6 +155,8 @@ var (
 		30: "REASON_TOO_LARGE",
 		31: "REASON_UNIMPLEMENTED",
 		32: "REASON_LEDGER_UNAVAILABLE",
+		60: "REASON_TARGET_UNAVAILABLE",
+		61: "REASON_TARGET_REFUSED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":            0,
@@ -185,6 +192,8 @@ var (
 		"REASON_TOO_LARGE":              30,
 		"REASON_UNIMPLEMENTED":          31,
 		"REASON_LEDGER_UNAVAILABLE":     32,
+		"REASON_TARGET_UNAVAILABLE":     60,
+		"REASON_TARGET_REFUSED":         61,
 	}
 )
 
@@ -219,7 +228,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\xe1\x06\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\x9b\a\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -254,7 +263,9 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x18REASON_DEADLINE_EXCEEDED\x10\x1d\x12\x14\n" +
 	"\x10REASON_TOO_LARGE\x10\x1e\x12\x18\n" +
 	"\x14REASON_UNIMPLEMENTED\x10\x1f\x12\x1d\n" +
-	"\x19REASON_LEDGER_UNAVAILABLE\x10 B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
+	"\x19REASON_LEDGER_UNAVAILABLE\x10 \x12\x1d\n" +
+	"\x19REASON_TARGET_UNAVAILABLE\x10<\x12\x19\n" +
+	"\x15REASON_TARGET_REFUSED\x10=B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
 	file_memd_v1_errors_proto_rawDescOnce sync.Once
