@@ -97,6 +97,8 @@ const (
 	leafMonth
 	leafSession
 	leafJob
+	leafContent      // as leafSession, of class content
+	leafContentMonth // as leafMonth, of class content
 )
 
 // NewKeys takes over t, which Drop zeroes: nobody else may use it afterwards.
@@ -303,7 +305,8 @@ func (k *Keys) leaf(id leafID) (Key, error) {
 	return key, nil
 }
 
-// path is the leaf's path, of class memory where the branch has classes.
+// path is the leaf's path, of class memory where the branch has classes and
+// does not say otherwise.
 func (id leafID) path() Path {
 	switch id.branch {
 	case leafMonth:
@@ -312,6 +315,10 @@ func (id leafID) path() Path {
 		return SessionPath(id.subject, memd.ClassMemory, id.session)
 	case leafJob:
 		return JobPath(id.subject)
+	case leafContent:
+		return SessionPath(id.subject, memd.ClassContent, id.session)
+	case leafContentMonth:
+		return MonthPath(memd.ClassContent, id.month)
 	default:
 		return ""
 	}
