@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"shred/ledger":        {"."},
 	"provenance":          {".", "internal/pg"},
 	"tombstones":          {".", "internal/pg"},
+	"receipts":            {".", "internal/pg", "shred", "shred/ledger"},
 	"tenants":             {".", "internal/pg", "shred", "provenance", "tombstones"},
 	"eraser":              {"gen/..."},
 	"purge":               {".", "gen/...", "internal/pg", "shred", "eraser"},
@@ -77,6 +78,7 @@ var ownerOf = map[string]string{
 	"erasures": "erasure", "erasure_steps": "erasure", "erasure_fallen": "erasure",
 	"purge_targets": "purge", "purge_acks": "purge",
 	"principals": "internal/auth",
+	"receipts":   "receipts", "receipt_keys": "receipts",
 }
 
 // witnesses read tables that are not theirs: what they check must not be asked
