@@ -44,6 +44,9 @@ var (
 	ErrStale = errors.New("state changed underneath the call")
 	// ErrVersionConflict: the row has another version than the caller expected.
 	ErrVersionConflict = errors.New("version conflict")
+	// ErrSessionChanged: the session was written to since the caller read it.
+	// Read it again and decide again.
+	ErrSessionChanged = errors.New("session has changed since it was read")
 	// ErrRequestReused: a request id came again with different contents.
 	ErrRequestReused = errors.New("request id was used for another request")
 	// ErrTooManyContributions: a derived row would draw on more than

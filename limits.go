@@ -24,6 +24,17 @@ const (
 	// MaxMetadataEntries and MaxMetadataBytes bound one row's metadata.
 	MaxMetadataEntries = 64
 	MaxMetadataBytes   = 16 << 10
+	// MaxEventBytes is the size of one event of a session, ids and state changes
+	// included.
+	MaxEventBytes = 1 << 20
+	// MaxEvents is the number of events of one append, and MaxReadEvents that of
+	// one read of a session.
+	MaxEvents     = 256
+	MaxReadEvents = 10_000
+	// MaxStateChanges is the number of state entries that one write may change,
+	// and MaxStateBytes the size of them all.
+	MaxStateChanges = 1024
+	MaxStateBytes   = 4 << 20
 	// MaxIDBytes is the length of a user, session, event or app id.
 	MaxIDBytes = 512
 	// MaxBatchBytes is the size of one request message.

@@ -26,6 +26,10 @@ const (
 	aadSessionID      = "sessions.session_id"
 	aadTree           = "key_trees.sealed"
 	aadJob            = "erasures.sealed"
+	aadEvent          = "session_events.sealed"
+	aadSessionState   = "session_state.sealed"
+	aadUserState      = "user_state.sealed"
+	aadAppState       = "app_state.sealed"
 )
 
 // AADMemoryText binds the sealed text of a row. owner is the subject in whose
@@ -64,6 +68,29 @@ func AADTree(tenant memd.TenantNo, epoch int64) []byte {
 // value among the job's.
 func AADJob(tenant memd.TenantNo, job memd.Number, field string) []byte {
 	return appendPart(associatedData(aadJob, int64(tenant), int64(job)), []byte(field))
+}
+
+// AADEvent binds a sealed event to its session, and to the digest of its id,
+// which is its key within the session.
+func AADEvent(tenant memd.TenantNo, subject, session memd.Number, event [16]byte) []byte {
+	return append(associatedData(aadEvent, int64(tenant), int64(subject), int64(session)), event[:]...)
+}
+
+// AADSessionState binds a sealed entry of a session's state to the digest of
+// its key.
+func AADSessionState(tenant memd.TenantNo, subject, session memd.Number, key [16]byte) []byte {
+	return append(associatedData(aadSessionState, int64(tenant), int64(subject), int64(session)), key[:]...)
+}
+
+// AADUserState binds a sealed entry of a user's state.
+func AADUserState(tenant memd.TenantNo, subject memd.Number, key [16]byte) []byte {
+	return append(associatedData(aadUserState, int64(tenant), int64(subject)), key[:]...)
+}
+
+// AADAppState binds a sealed entry of an app's state to the app's shared scope
+// and to who wrote it last, 0 for nobody.
+func AADAppState(tenant memd.TenantNo, app, contributor memd.Number, key [16]byte) []byte {
+	return append(associatedData(aadAppState, int64(tenant), int64(app), int64(contributor)), key[:]...)
 }
 
 func memoryAAD(purpose string, tenant memd.TenantNo, owner memd.Number, id uuid.UUID) []byte {

@@ -22,6 +22,8 @@ const (
 
 	// compressFrom is the shortest plaintext that is worth a try.
 	compressFrom = 64
+	// compressFastFrom is that of SealFast.
+	compressFastFrom = 16 << 10
 	// compressSaves is the part of the plaintext, 1/8, that must be saved. Less
 	// is not worth the time of every later reader. Vectors never reach it.
 	compressSaves = 8
@@ -72,6 +74,17 @@ func newSealer(secret []byte, purpose string, dropped *atomic.Bool) (*Sealer, er
 // bytes. It returns memd.ErrStale after Keys.Drop and a memd.ErrInvalid for a
 // plaintext above memd.MaxBatchBytes.
 func (s *Sealer) Seal(plaintext, aad []byte) ([]byte, error) {
+	return s.seal(plaintext, aad, compressFrom)
+}
+
+// SealFast is Seal for what is written and read one by one while somebody
+// waits: compressing a few kilobytes takes several times as long as sealing
+// them, so it is tried only from 16 KiB on. Open opens either.
+func (s *Sealer) SealFast(plaintext, aad []byte) ([]byte, error) {
+	return s.seal(plaintext, aad, compressFastFrom)
+}
+
+func (s *Sealer) seal(plaintext, aad []byte, compressFrom int) ([]byte, error) {
 	if s.dropped.Load() {
 		return nil, memd.ErrStale
 	}

@@ -93,6 +93,8 @@ var byState = map[string]error{
 	"MD010": memd.ErrMonthExpired,
 	"MD011": errTooManySub,
 	"MD012": memd.ErrSourceTimeRequired,
+	"MD020": memd.ErrNotFound,
+	"MD021": memd.ErrSessionChanged,
 
 	"22021": errCharacter,                // character_not_in_repertoire
 	"40001": memd.ErrStale,               // serialization_failure
