@@ -125,7 +125,9 @@ func (s *Service) again(ctx context.Context, t Tenant, fn func(k *shred.Keys) ([
 		}
 		var refs []memd.Ref
 		refs, err = fn(k)
-		if !errors.Is(err, memd.ErrStale) {
+		// A key that is gone is that of a number from an earlier life, unless it
+		// is gone for the numbers of now as well.
+		if !errors.Is(err, memd.ErrStale) && !errors.Is(err, memd.ErrShredded) {
 			return err
 		}
 		for _, r := range refs {
