@@ -105,6 +105,10 @@ type Check struct {
 	// Reason is required for fail, not_run and review, and empty for pass.
 	Reason Reason `json:"reason,omitempty"`
 	Result Result `json:"result"`
+	// Scanned and Unscanned count the rows that a search looked at, and those
+	// that it did not.
+	Scanned   int64 `json:"scanned"`
+	Unscanned int64 `json:"unscanned"`
 }
 
 // Hold is one legal hold. Why, and who, is in the erasure's own record.
@@ -134,16 +138,26 @@ type NotRun struct {
 	What   string `json:"what"`
 }
 
-// Purge is what one store outside memd answered.
+// Purge is what one store outside memd answered. Counts are nil when it gave no
+// number.
 type Purge struct {
 	AcknowledgedAt time.Time `json:"acknowledged_at,omitzero"`
-	After          int64     `json:"after"`
-	Attempts       int64     `json:"attempts"`
-	Before         int64     `json:"before"`
-	Class          Class     `json:"class"`
-	// Reason is required unless the result is acknowledged.
-	Reason Reason      `json:"reason,omitempty"`
-	Result PurgeResult `json:"result"`
+	After          *int64    `json:"after,omitempty"`
+	// Attempts is how often it was called.
+	Attempts int64  `json:"attempts"`
+	Before   *int64 `json:"before,omitempty"`
+	Class    Class  `json:"class"`
+	// Code is how the last call ended; empty when there was none. With
+	// "uncounted" and "residual" an acknowledgement is the target's word alone.
+	Code   PurgeCode `json:"code,omitempty"`
+	Erased *int64    `json:"erased,omitempty"`
+	// Reason is why it was not called; empty when it was.
+	Reason Reason `json:"reason,omitempty"`
+	// Required: without it the erasure is not complete.
+	Required bool `json:"required"`
+	// ResidualUntil is when what it holds is gone by its own retention.
+	ResidualUntil time.Time   `json:"residual_until,omitzero"`
+	Result        PurgeResult `json:"result"`
 	// Target is the target's id; its name is the tenant's own text.
 	Target uuid.UUID `json:"target"`
 }
@@ -198,7 +212,8 @@ type Tree struct {
 }
 
 // Complete reports whether everything was done and seen gone: nothing in any
-// store, no check failed, every purge target acknowledged, nothing left to do.
+// store, no check failed, every required purge target acknowledged, the key gone,
+// the sweep done.
 // What was not run or is for review is not against it; both are listed.
 func (r Receipt) Complete() bool {
 	for _, s := range r.Stores {
@@ -212,7 +227,7 @@ func (r Receipt) Complete() bool {
 		}
 	}
 	for _, p := range r.Purges {
-		if p.Result != Acknowledged {
+		if p.Required && p.Result != Acknowledged {
 			return false
 		}
 	}

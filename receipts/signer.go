@@ -2,6 +2,7 @@ package receipts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -178,8 +179,9 @@ func (c SignerConfig) create(ctx context.Context, keys []keyRecord) (*keyRecord,
 	}
 	r := keyRecord{Number: number, KMSKey: key, Version: version, CreatedAt: c.now()}
 	var sealed, public bytes.Buffer
-	if err := handle.WriteWithContext(ctx, keyset.NewBinaryWriter(&sealed), wrapper{c.KMS, key, version}, c.aad(r)); err != nil {
-		return nil, fmt.Errorf("sealing a signing key: %w", err)
+	w := &wrapper{kms: c.KMS, key: key, version: version}
+	if err := handle.WriteWithContext(ctx, keyset.NewBinaryWriter(&sealed), w, c.aad(r)); err != nil {
+		return nil, fmt.Errorf("sealing a signing key: %w", cmp.Or(w.err, err))
 	}
 	half, err := handle.Public()
 	if err == nil {
@@ -255,9 +257,10 @@ func (c SignerConfig) open(ctx context.Context, r keyRecord) (*Signer, error) {
 	if !strings.HasPrefix(r.Version, r.KMSKey+"/cryptoKeyVersions/") {
 		return nil, corrupt("record of a signing key")
 	}
-	handle, err := keyset.ReadWithContext(ctx, keyset.NewBinaryReader(bytes.NewReader(r.Sealed)), wrapper{c.KMS, r.KMSKey, r.Version}, c.aad(r))
+	w := &wrapper{kms: c.KMS, key: r.KMSKey, version: r.Version}
+	handle, err := keyset.ReadWithContext(ctx, keyset.NewBinaryReader(bytes.NewReader(r.Sealed)), w, c.aad(r))
 	if err != nil {
-		return nil, fmt.Errorf("opening signing key %d: %w", r.Number, err)
+		return nil, fmt.Errorf("opening signing key %d: %w", r.Number, cmp.Or(w.err, err))
 	}
 	s := &Signer{installation: c.Installation, number: r.Number}
 	if s.public, err = r.publicKey(); err != nil {
@@ -297,16 +300,21 @@ func (c SignerConfig) aad(r keyRecord) []byte {
 type wrapper struct {
 	kms          shred.KMS
 	key, version string
+	// err is the KMS's, which Tink passes on as text alone. A destroyed version
+	// must be told from a service that is away.
+	err error
 }
 
-var _ tink.AEADWithContext = wrapper{}
+var _ tink.AEADWithContext = (*wrapper)(nil)
 
 // EncryptWithContext implements tink.AEADWithContext.
-func (w wrapper) EncryptWithContext(ctx context.Context, plaintext, aad []byte) ([]byte, error) {
-	return w.kms.Encrypt(ctx, w.version, plaintext, aad)
+func (w *wrapper) EncryptWithContext(ctx context.Context, plaintext, aad []byte) (sealed []byte, err error) {
+	sealed, w.err = w.kms.Encrypt(ctx, w.version, plaintext, aad)
+	return sealed, w.err
 }
 
 // DecryptWithContext implements tink.AEADWithContext.
-func (w wrapper) DecryptWithContext(ctx context.Context, ciphertext, aad []byte) ([]byte, error) {
-	return w.kms.Decrypt(ctx, w.key, ciphertext, aad)
+func (w *wrapper) DecryptWithContext(ctx context.Context, ciphertext, aad []byte) (plaintext []byte, err error) {
+	plaintext, w.err = w.kms.Decrypt(ctx, w.key, ciphertext, aad)
+	return plaintext, w.err
 }

@@ -61,7 +61,9 @@ func canonical(r Receipt) Receipt {
 	}
 	r.Purges = sorted(r.Purges, func(a, b Purge) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	for i := range r.Purges {
-		instant(&r.Purges[i].AcknowledgedAt)
+		p := &r.Purges[i]
+		instant(&p.AcknowledgedAt, &p.ResidualUntil)
+		p.After, p.Before, p.Erased = copied(p.After), copied(p.Before), copied(p.Erased)
 	}
 	r.NotRun = notRun(r)
 	r.Residuals = sorted(r.Residuals, func(a, b Residual) int {
@@ -108,6 +110,13 @@ func sorted[T any](s []T, compare func(a, b T) int) []T {
 	s = append(make([]T, 0, len(s)), s...)
 	slices.SortStableFunc(s, compare)
 	return s
+}
+
+func copied(n *int64) *int64 {
+	if n == nil {
+		return nil
+	}
+	return new(*n)
 }
 
 func instant(times ...*time.Time) {
@@ -210,6 +219,8 @@ func (v *validator) checks(all []Check) {
 		v.number(field("control_before"), c.ControlBefore, 0)
 		v.number(field("count"), c.Count, 0)
 		v.number(field("duration_us"), c.DurationMicros, 0)
+		v.number(field("scanned"), c.Scanned, 0)
+		v.number(field("unscanned"), c.Unscanned, 0)
 		if c.Result != Pass || c.Reason != "" {
 			word(v, field("reason"), c.Reason, reasons)
 		}
@@ -231,14 +242,26 @@ func (v *validator) purges(all []Purge) {
 		v.id(field("target"), p.Target)
 		word(v, field("class"), p.Class, classes)
 		word(v, field("result"), p.Result, purgeResults)
-		v.number(field("after"), p.After, 0)
 		v.number(field("attempts"), p.Attempts, 0)
-		v.number(field("before"), p.Before, 0)
+		for name, n := range map[string]*int64{"after": p.After, "before": p.Before, "erased": p.Erased} {
+			if n != nil {
+				v.number(field(name), *n, 0)
+			}
+		}
 		v.time(field("acknowledged_at"), p.AcknowledgedAt, p.Result == Acknowledged)
-		if p.Result != Acknowledged || p.Reason != "" {
+		v.time(field("residual_until"), p.ResidualUntil, false)
+		if p.Result == PurgeNotRun {
 			word(v, field("reason"), p.Reason, reasons)
+		} else {
+			word(v, field("code"), p.Code, purgeCodes)
 		}
 		switch {
+		case p.Result == PurgeNotRun && (p.Code != "" || p.Attempts > 0):
+			v.refuse(field("code"), "must be empty for a target that was not called")
+		case p.Result != PurgeNotRun && p.Reason != "":
+			v.refuse(field("reason"), "must be empty for a target that was called")
+		case (p.Result == Acknowledged) != slices.Contains(acknowledging, p.Code):
+			v.refuse(field("code"), "must be ok, uncounted or residual for an acknowledgement, and for nothing else")
 		case p.Result != Acknowledged && !p.AcknowledgedAt.IsZero():
 			v.refuse(field("acknowledged_at"), "must be empty unless the target acknowledged")
 		case i > 0 && all[i-1].Target == p.Target:

@@ -59,6 +59,18 @@ const (
 
 var purgeResults = []PurgeResult{Acknowledged, PurgeFailed, PurgeNotRun}
 
+// PurgeCode is how a call of a target ended.
+type PurgeCode string
+
+// acknowledging are the codes of targets that did what they were asked.
+var acknowledging = []PurgeCode{"ok", "uncounted", "residual"}
+
+var purgeCodes = append([]PurgeCode{
+	"pending", "remaining", "timeout", "unreachable", "busy", "failed", "log_busy", "log_missing", "log_failed", "canceled", "key",
+	"unauthorised", "unimplemented", "refused", "malformed", "too_large", "redirected", "address_refused", "tls", "secret",
+	"path_refused", "log_format", "retention_exceeded",
+}, acknowledging...)
+
 // Class is when a purge target is called.
 type Class string
 
@@ -202,16 +214,16 @@ var reasons = []Reason{
 	// Found.
 	"found", "rows_left", "hits_left", "hits_elsewhere", "shared_hits", "residue_left", "key_usable", "derives", "neighbour_harmed",
 	"not_dropped", "log_hit", "control_missed", "late_rows",
-	// A target's answer.
-	"refused", "bad_answer", "bad_signature", "too_many_attempts", "retention_only", "failed", "unreachable", "rejected", "incomplete",
 }
 
-// KnownStore, KnownCheck and KnownReason report whether a receipt may hold the
-// word, for tests of who fills one.
+// KnownStore reports whether a receipt may hold the word, for tests of who fills one.
 func KnownStore(name string) bool { return slices.Contains(storeNames, StoreName(name)) }
 
 // KnownCheck is KnownStore for names of checks.
 func KnownCheck(name string) bool { return slices.Contains(checkNames, CheckName(name)) }
+
+// KnownPurgeCode is KnownStore for codes of purge targets.
+func KnownPurgeCode(code string) bool { return slices.Contains(purgeCodes, PurgeCode(code)) }
 
 // KnownReason is KnownStore for reasons.
 func KnownReason(code string) bool { return slices.Contains(reasons, Reason(code)) }
