@@ -1,0 +1,224 @@
+package canary
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/shred"
+)
+
+// Budget bounds one search through a tenant's store. What it left out is
+// reported, and then the search is not a pass.
+type Budget struct {
+	// Rows and Bytes (sealed) that are looked at, and the time that it may take.
+	Rows  int64
+	Bytes int64
+	Time  time.Duration
+	// PageBytes bounds the raw pages that are searched for residue.
+	PageBytes int64
+}
+
+// DefaultBudget is what a Config without one has.
+var DefaultBudget = Budget{Rows: 250_000, Bytes: 512 << 20, Time: 10 * time.Second, PageBytes: 256 << 20}
+
+// spending is a Budget under way.
+type spending struct {
+	rows, bytes int64
+	deadline    time.Time
+}
+
+func (b Budget) begin() *spending {
+	return &spending{rows: b.Rows, bytes: b.Bytes, deadline: time.Now().Add(b.Time)}
+}
+
+func (s *spending) left() bool { return s.rows > 0 && s.bytes > 0 && time.Now().Before(s.deadline) }
+
+// row is one stored row, sealed.
+type row struct {
+	name memd.RowRef
+	// of is whose words are in it; owner the subject in whose scope it is found.
+	of     []memd.Contribution
+	owner  memd.Number
+	memory bool // a memory, and no content of a session
+	sealed [][]byte
+	open   func(k *shred.Keys) (opened, error)
+	key    pg.Args // where the next page begins
+}
+
+// opened is what a row says.
+type opened struct {
+	// said is what its contributors said; other texts are names and ids.
+	said, other [][]byte
+	unit        []float32 // its vector, or nil
+}
+
+func (o *opened) wipe() {
+	for _, t := range o.said {
+		clear(t)
+	}
+	for _, t := range o.other {
+		clear(t)
+	}
+	clear(o.unit)
+}
+
+// reader reads the rows of one table in the order of a key.
+type reader struct {
+	table string
+	sql   string // with @tenant, @limit, the names in start and in args
+	start pg.Args
+	args  pg.Args
+	page  int
+	scan  func(c pgx.CollectableRow) (row, error)
+}
+
+// span bounds the subjects and sessions of a reader, both inclusive.
+type span struct{ lo, hi, from, to memd.Number }
+
+var everything = span{0, math.MaxInt64, 0, math.MaxInt64}
+
+func spanOf(c memd.Contribution) span {
+	s := span{c.Subject, c.Subject, c.Session, c.Session}
+	if c.Session == 0 {
+		s.to = math.MaxInt64
+	}
+	return s
+}
+
+func (s span) args() pg.Args { return pg.Args{"lo": s.lo, "hi": s.hi, "from": s.from, "to": s.to} }
+
+// coverage counts what was looked at.
+type coverage struct{ scanned, unopened int64 }
+
+// rows opens every row of a reader within what is left to spend and calls f. A
+// row whose key is gone says nothing for good; one that does not open is counted
+// apart: somebody copied it to where it does not belong. f gets both, empty.
+// What f gets is wiped afterwards.
+func (v *Verifier) rows(ctx context.Context, tenant memd.TenantNo, r reader, s *spending, f func(r *row, o *opened)) (coverage, error) {
+	var c coverage
+	after := r.start
+	for s.left() {
+		page, err := v.page(ctx, tenant, r, after)
+		if err != nil {
+			return c, fmt.Errorf("reading %s: %w", r.table, err)
+		}
+		out := make([]*opened, len(page))
+		err = v.c.Keys.Do(ctx, tenant, 0, func(k *shred.Keys) error {
+			for i := range page {
+				o, err := page[i].open(k)
+				switch {
+				case err == nil, errors.Is(err, memd.ErrShredded):
+					out[i] = &o
+				case errors.Is(err, memd.ErrCorrupt):
+					out[i] = nil
+				default:
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return c, fmt.Errorf("opening %s: %w", r.table, err)
+		}
+		for i, o := range out {
+			s.rows--
+			for _, b := range page[i].sealed {
+				s.bytes -= int64(len(b))
+			}
+			if o == nil {
+				o = &opened{}
+				c.unopened++
+			} else {
+				c.scanned++
+			}
+			f(&page[i], o)
+			o.wipe()
+		}
+		if len(page) < r.page {
+			break
+		}
+		after = page[len(page)-1].key
+	}
+	return c, nil
+}
+
+func (v *Verifier) page(ctx context.Context, tenant memd.TenantNo, r reader, after pg.Args) ([]row, error) {
+	args := pg.Args{"tenant": tenant, "limit": r.page}
+	maps.Copy(args, r.args)
+	maps.Copy(args, after)
+	var page []row
+	err := v.c.Pool.With(ctx, func(db pg.DB) error {
+		rows, err := db.Query(ctx, r.sql, args)
+		if err != nil {
+			return err
+		}
+		page, err = pgx.CollectRows(rows, r.scan)
+		return err
+	})
+	return page, err
+}
+
+// standing is how a row stands to what is being erased.
+type standing uint8
+
+const (
+	stranger standing = iota // has nothing to do with it
+	doomed                   // must go
+	kin                      // stays, and may say the same: drawn from what goes
+)
+
+func (e *exam) standing(r *row) standing {
+	if e.Whole {
+		return doomed
+	}
+	meant := slices.ContainsFunc(e.Target, func(t memd.Contribution) bool {
+		return t.Session == 0 && t.Subject == r.owner || slices.ContainsFunc(r.of, func(c memd.Contribution) bool {
+			return c.Subject == t.Subject && (t.Session == 0 || t.Session == c.Session)
+		})
+	})
+	switch {
+	case !meant:
+		return stranger
+	case e.Content && r.memory:
+		return kin
+	}
+	return doomed
+}
+
+// readers are those of a whole tenant, in the order in which a budget is spent:
+// many words in few bytes first. Within a table the order is that of its key;
+// ids of memories are random, so what a budget reaches of them is a sample.
+func readers() []reader {
+	all := []reader{memories()}
+	return append(all, contents(everything)...)
+}
+
+// targetReaders are those of what goes.
+func (v *Verifier) targetReaders(ctx context.Context, e *exam) ([]reader, error) {
+	if e.Whole {
+		return readers(), nil
+	}
+	var out []reader
+	if !e.Content {
+		ids, err := v.targetMemories(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		if len(ids) > 0 {
+			out = append(out, memoriesOf(ids))
+		}
+	}
+	for _, t := range e.Target {
+		out = append(out, contents(spanOf(t))...)
+	}
+	return out, nil
+}

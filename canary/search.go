@@ -1,0 +1,271 @@
+package canary
+
+import (
+	"context"
+	"time"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+)
+
+// everywhere reads the tenant's whole store within the budget. What it did not
+// see is counted.
+func (v *Verifier) everywhere(ctx context.Context, e *exam, f func(r *row, o *opened)) (total coverage, unseen int64, err error) {
+	s := v.c.Budget.begin()
+	for _, r := range readers() {
+		c, err := v.rows(ctx, e.Tenant, r, s, f)
+		if err != nil {
+			return total, 0, err
+		}
+		total.scanned += c.scanned
+		total.unopened += c.unopened
+	}
+	unseen = total.unopened
+	if s.left() {
+		return total, unseen, nil
+	}
+	all, err := v.size(ctx, e.Tenant)
+	return total, max(unseen, all-total.scanned), err
+}
+
+// size counts the rows that everywhere would look at without a budget.
+func (v *Verifier) size(ctx context.Context, tenant memd.TenantNo) (int64, error) {
+	var all int64
+	err := v.c.Pool.With(ctx, func(db pg.DB) error {
+		for _, sql := range []string{
+			sqlAllMemories, sqlAllEvents, sqlAllSessionState, sqlAllUserState, sqlAllAppState, sqlAllArtifacts, sqlAllVersions, sqlAllChunks,
+		} {
+			var n int64
+			if err := db.QueryRow(ctx, sqlCountHead+sql+sqlCountTail, pg.Args{"tenant": tenant}).Scan(&n); err != nil {
+				return err
+			}
+			all += n
+		}
+		return nil
+	})
+	return all, err
+}
+
+// draw collects what the target says, then looks for it everywhere: what must
+// go has to be hit, which is the control, and what others say too is shared.
+func (v *Verifier) draw(ctx context.Context, e *exam, d *drawn) error {
+	key, err := v.wordKey(ctx, e)
+	if err != nil {
+		return err
+	}
+	defer clear(key[:])
+	c := newCandidates(&key)
+	targets, err := v.targetReaders(ctx, e)
+	if err != nil {
+		return err
+	}
+	s := v.c.Budget.begin()
+	for _, r := range targets {
+		if _, err := v.rows(ctx, e.Tenant, r, s, c.take); err != nil {
+			return err
+		}
+	}
+	if !e.Whole && len(c.words)+len(c.vectors) > 0 {
+		_, unseen, err := v.everywhere(ctx, e, func(r *row, o *opened) {
+			c.compare(e.standing(r), o)
+		})
+		if err != nil {
+			return err
+		}
+		d.Partial = unseen > 0
+	}
+	c.settle(d)
+	return nil
+}
+
+// compare counts which candidates a row has.
+func (c *candidates) compare(s standing, o *opened) {
+	if s == kin {
+		return
+	}
+	count := func(w *candidate) {
+		if s == doomed {
+			w.Before++
+		} else {
+			w.elsewhere++
+		}
+	}
+	for i := range found(c.key, c.index, o) {
+		count(&c.words[i])
+	}
+	for i := range c.vectors {
+		if alike(c.vectors[i].unit, o.unit) {
+			count(&c.vectors[i])
+		}
+	}
+}
+
+// found returns which of the indexed words a row has, each once.
+func found(key *[32]byte, index map[hash]int, o *opened) map[int]bool {
+	var hits map[int]bool
+	look := func(word []byte, _ bool) {
+		if i, ok := index[hashWord(key, word)]; ok {
+			if hits == nil {
+				hits = map[int]bool{}
+			}
+			hits[i] = true
+		}
+	}
+	for _, text := range o.said {
+		eachWord(text, look)
+	}
+	for _, text := range o.other {
+		eachWord(text, look)
+	}
+	return hits
+}
+
+// search is the look afterwards.
+type search struct {
+	key    *[32]byte
+	d      *drawn
+	index  map[hash]int // of the unique words, then the shared ones
+	nonces map[[nonceBytes]byte]bool
+
+	copied, hinted, alike, shared rowList
+}
+
+// rowList counts rows and names the first of them.
+type rowList struct {
+	n    int64
+	rows []memd.RowRef
+}
+
+func (l *rowList) add(r memd.RowRef) {
+	l.n++
+	if len(l.rows) < maxRows {
+		l.rows = append(l.rows, r)
+	}
+}
+
+func newSearch(key *[32]byte, d *drawn) *search {
+	s := &search{key: key, d: d, index: make(map[hash]int, len(d.Unique)+len(d.Shared)), nonces: map[[nonceBytes]byte]bool{}}
+	for i, p := range d.Unique {
+		s.index[p.Hash] = i
+	}
+	for i, p := range d.Shared {
+		s.index[p.Hash] = len(d.Unique) + i
+	}
+	for n := d.Nonces; len(n) >= nonceBytes; n = n[nonceBytes:] {
+		s.nonces[[nonceBytes]byte(n)] = true
+	}
+	return s
+}
+
+// look judges one row. A telling word, two words, or the same sealed bytes make
+// a copy of it; a single ordinary word may be a coincidence, and a person has to
+// look. The same goes for what others said before.
+func (s *search) look(r *row, o *opened, st standing) {
+	if st == kin {
+		return
+	}
+	unique, strong, shared := 0, s.sealedCopy(r), false
+	for i := range found(s.key, s.index, o) {
+		if i < len(s.d.Unique) {
+			unique++
+			strong = strong || s.d.Unique[i].Strong
+		} else {
+			shared = true
+		}
+	}
+	switch {
+	case strong || unique > 1:
+		s.copied.add(r.name)
+	case unique == 1:
+		s.hinted.add(r.name)
+	}
+	for _, u := range s.d.Vectors {
+		if alike(u, o.unit) {
+			s.alike.add(r.name)
+			break
+		}
+	}
+	for _, u := range s.d.SharedVectors {
+		shared = shared || alike(u, o.unit)
+	}
+	if shared && !strong && unique < 2 {
+		s.shared.add(r.name)
+	}
+}
+
+func (s *search) sealedCopy(r *row) bool {
+	for _, b := range r.sealed {
+		if len(b) >= nonceBytes && s.nonces[[nonceBytes]byte(b[:nonceBytes])] {
+			return true
+		}
+	}
+	return false
+}
+
+// checkProbes searches the tenant's whole store for what was drawn.
+func (v *Verifier) checkProbes(ctx context.Context, e *exam, before map[string]int64, d *drawn) ([]memd.Check, error) {
+	began := time.Now()
+	none := func(reason string) []memd.Check {
+		return []memd.Check{
+			notRun(CheckUnique, reason, before[CheckUnique]), notRun(CheckVectors, reason, before[CheckVectors]),
+			notRun(CheckShared, reason, before[CheckShared]),
+		}
+	}
+	switch {
+	case e.Whole:
+		return none(reasonNotMeant), nil
+	case d == nil:
+		return none(reasonNoProbes), nil
+	}
+	key, err := v.wordKey(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(key[:])
+	s := newSearch(&key, d)
+	total, unseen, err := v.everywhere(ctx, e, func(r *row, o *opened) { s.look(r, o, e.standing(r)) })
+	if err != nil {
+		return nil, err
+	}
+	unique := s.verdict(CheckUnique, before[CheckUnique], reasonNoUnique, &s.copied, &s.hinted, unseen)
+	vectors := s.verdict(CheckVectors, before[CheckVectors], reasonNoVectors, &s.alike, &rowList{}, unseen)
+	shared := memd.Check{
+		Name: CheckShared, ControlBefore: before[CheckShared], CountAfter: s.shared.n, Rows: s.shared.rows,
+		Result: memd.ResultReview, Reason: reasonSharedHits,
+	}
+	switch {
+	case s.shared.n > 0:
+	case len(d.Shared)+len(d.SharedVectors) == 0:
+		shared.Result, shared.Reason = memd.ResultNotRun, reasonNothing
+	case unseen > 0:
+		shared.Result, shared.Reason = memd.ResultNotRun, reasonBudget
+	default:
+		shared.Result, shared.Reason = memd.ResultPass, ""
+	}
+	out := []memd.Check{unique, vectors, shared}
+	for i := range out {
+		out[i].Scanned, out[i].Unscanned, out[i].Duration = total.scanned, unseen, time.Since(began)
+	}
+	return out, nil
+}
+
+// verdict on unique probes. When the draw did not see the whole store, a hit may
+// be somebody's who said it before.
+func (s *search) verdict(name string, control int64, without string, certain, weak *rowList, unseen int64) memd.Check {
+	c := memd.Check{Name: name, ControlBefore: control, CountAfter: certain.n + weak.n}
+	c.Rows = append(c.Rows, certain.rows...)
+	c.Rows = append(c.Rows, weak.rows[:min(len(weak.rows), maxRows-len(c.Rows))]...)
+	switch {
+	case certain.n > 0 && !s.d.Partial:
+		c.Result, c.Reason = memd.ResultFail, reasonElsewhere
+	case certain.n+weak.n > 0:
+		c.Result, c.Reason = memd.ResultReview, reasonElsewhere
+	case control == 0:
+		c.Result, c.Reason = memd.ResultNotRun, without
+	case unseen > 0:
+		c.Result, c.Reason = memd.ResultNotRun, reasonBudget
+	default:
+		c.Result = memd.ResultPass
+	}
+	return c
+}
