@@ -39,7 +39,8 @@ type cli struct {
 	Get    getCmd    `cmd:"" group:"memories" help:"Show one memory."`
 	Delete deleteCmd `cmd:"" group:"memories" help:"Delete one memory."`
 
-	Forget forgetCmd `cmd:"" group:"erasure" help:"Erase a user, or one of their conversations, from everything, backups included."`
+	Forget  forgetCmd  `cmd:"" group:"erasure" help:"Erase a user, or one of their conversations, from everything, backups included."`
+	Receipt receiptCmd `cmd:"" group:"erasure" help:"Verify receipts of erasures, and export them with their public keys."`
 
 	Tenant tenantCmd `cmd:"" group:"admin" help:"Create and show tenants, and set their policies."`
 	APIKey apikeyCmd `cmd:"" name:"apikey" group:"admin" help:"Create, list and revoke API keys."`
