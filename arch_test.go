@@ -63,6 +63,8 @@ var mayImport = map[string][]string{
 var onlyFrom = map[string][]string{
 	"cloud.google.com/go/kms/apiv1": {"shred/gcpkms"},
 	"connectrpc.com/":               {"gen/...", "internal/server/...", "bench", "cmd/...", "eraser", "purge"},
+	"github.com/riverqueue/river":   {"erasure", "internal/pg"},
+	"github.com/riverqueue/river/":  {"erasure", "internal/pg"},
 	"testing":                       {"internal/pgtest", "internal/memdtest", "shred/kmstest"},
 }
 
@@ -79,7 +81,8 @@ var ownerOf = map[string]string{
 	"fences": "tombstones", "tombstones": "tombstones", "hides": "tombstones",
 	"memories": "memory", "memory_contributions": "memory", "memory_sources": "memory",
 	"session_heads": "sessions", "session_events": "sessions", "session_state": "sessions", "user_state": "sessions", "app_state": "sessions",
-	"erasures": "erasure", "erasure_steps": "erasure", "erasure_fallen": "erasure",
+	"erasures": "erasure", "erasure_steps": "erasure", "erasure_fallen": "erasure", "erasure_subjects": "erasure",
+	"holds": "erasure", "job_counters": "erasure",
 	"purge_targets": "purge", "purge_acks": "purge",
 	"principals": "internal/auth",
 	"artifacts":  "artifacts", "artifact_versions": "artifacts", "artifact_chunks": "artifacts",
