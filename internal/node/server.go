@@ -16,6 +16,7 @@ import (
 	"forgettable.dev/memd/internal/server"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/sessions"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/tenants"
 )
@@ -39,6 +40,7 @@ type Server struct {
 	Keyring   *shred.Keyring
 	Directory *provenance.Directory
 	Memory    *memory.Service
+	Sessions  *sessions.Service
 	Erasure   *erasure.Service
 	API       *server.Server
 
@@ -90,13 +92,17 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Sessions, err = sessions.New(sessions.Config{Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock})
+	if err != nil {
+		return nil, err
+	}
 	s.closing = make(chan struct{})
 	s.Erasure = &erasure.Service{Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock, Closing: s.closing}
 	if s.auth, err = auth.New(auth.Config{Pool: s.Pool, Clock: c.Clock, Logger: c.Logger}); err != nil {
 		return nil, err
 	}
 	s.API, err = server.New(server.Config{
-		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Erasure: s.Erasure, Logger: c.Logger, Clock: c.Clock,
+		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Sessions: s.Sessions, Erasure: s.Erasure, Logger: c.Logger, Clock: c.Clock,
 		Registry: c.Metrics.Registry, ServeMetrics: c.ServeMetrics, Tracer: c.Tracer,
 		Ready: s.ready,
 	})

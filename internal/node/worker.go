@@ -13,6 +13,7 @@ import (
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/sessions"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/ledger"
 	"forgettable.dev/memd/tenants"
@@ -84,7 +85,12 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 		Pool: w.Pool, Worker: worker, Shredder: shredder, Ledgers: w.Ledgers, Clock: c.Clock, Logger: c.Logger,
 		OnFinish: c.Metrics.rotated,
 		Sample: func(ctx context.Context, _ memd.TenantNo, k *shred.Keys) error {
-			return w.Pool.With(ctx, func(db pg.DB) error { return memory.Sample(ctx, db, k) })
+			return w.Pool.With(ctx, func(db pg.DB) error {
+				if err := memory.Sample(ctx, db, k); err != nil {
+					return err
+				}
+				return sessions.Sample(ctx, db, k)
+			})
 		},
 	})
 	if err != nil {

@@ -35,6 +35,7 @@ func active(s tenants.State) bool { return s == tenants.StateActive }
 
 var (
 	remembering   = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit}
+	deleting      = rule{roles: auth.Agent | auth.Eraser, tenant: true, admits: active, limit: erasureLimit}
 	forgetting    = rule{roles: auth.Eraser, tenant: true, admits: tenants.State.Erases, limit: erasureLimit}
 	looking       = rule{roles: auth.Auditor | auth.Operator, limit: callLimit}
 	administering = rule{roles: auth.Operator, limit: callLimit}
@@ -53,6 +54,13 @@ var rules = map[string]rule{
 	memdv1connect.MemoryServiceListProcedure:   remembering,
 	memdv1connect.MemoryServiceUpdateProcedure: remembering,
 	memdv1connect.MemoryServiceDeleteProcedure: remembering,
+
+	memdv1connect.MemoryServiceAddSessionProcedure:     remembering,
+	memdv1connect.SessionServiceCreateSessionProcedure: remembering,
+	memdv1connect.SessionServiceGetSessionProcedure:    remembering,
+	memdv1connect.SessionServiceListSessionsProcedure:  remembering,
+	memdv1connect.SessionServiceAppendEventsProcedure:  remembering,
+	memdv1connect.SessionServiceDeleteSessionProcedure: deleting,
 
 	memdv1connect.ErasureServiceForgetUserProcedure:    forgetting,
 	memdv1connect.ErasureServiceForgetSessionProcedure: forgetting,

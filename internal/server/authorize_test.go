@@ -68,6 +68,10 @@ func TestRules_Matrix(t *testing.T) {
 		switch {
 		case strings.HasPrefix(procedure, memory):
 			return role == auth.Agent && tenant != auth.Installation
+		case procedure == "/memd.v1.SessionService/DeleteSession":
+			return (role == auth.Agent || role == auth.Eraser) && tenant != auth.Installation
+		case strings.HasPrefix(procedure, "/memd.v1.SessionService/"):
+			return role == auth.Agent && tenant != auth.Installation
 		case strings.HasPrefix(procedure, erasure):
 			return role == auth.Eraser && tenant != auth.Installation
 		default:

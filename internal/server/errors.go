@@ -47,6 +47,7 @@ var outcomes = []outcome{
 	{memd.ErrMonthExpired, connect.CodeFailedPrecondition, memdv1.Reason_REASON_MONTH_EXPIRED, "the month of the source has expired"},
 	{memd.ErrSourceGone, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SOURCE_GONE, "a source is gone or has changed"},
 	{memd.ErrTooManyContributions, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TOO_MANY_CONTRIBUTIONS, fmt.Sprintf("the row would draw on more than %d sessions", memd.MaxContributions)},
+	{memd.ErrSessionChanged, connect.CodeAborted, memdv1.Reason_REASON_SESSION_CHANGED, "the session has changed since it was read: get it again"},
 	{memd.ErrVersionConflict, connect.CodeAborted, memdv1.Reason_REASON_VERSION_CONFLICT, "the row has another version"},
 
 	{memd.ErrErasureUnfinished, connect.CodeDeadlineExceeded, memdv1.Reason_REASON_ERASURE_UNFINISHED, "the erasure is accepted and goes on; ask again with the same request_id"},

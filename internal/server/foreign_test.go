@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
+	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
 )
 
@@ -49,6 +50,25 @@ var foreign = map[string][]string{
 		`{"scope":{"user":{"app":"own","userId":"own"}},"memoryId":"$memory","deleteDerived":true}`,
 		`{"scope":{"shared":{"app":"$app"}},"memoryId":"$memory","deleteDerived":true}`,
 	},
+	"MemoryService/AddSession": {
+		`{"app":"$app","userId":"$user","sessionId":"$session"}`,
+		`{"app":"$app","userId":"own","sessionId":"$session"}`,
+	},
+	"SessionService/GetSession": {
+		`{"app":"$app","userId":"$user","sessionId":"$session"}`,
+		`{"app":"$app","userId":"own","sessionId":"$session"}`,
+	},
+	"SessionService/AppendEvents": {
+		`{"app":"$app","userId":"$user","sessionId":"$session","events":[{"id":"$event","author":"user"}]}`,
+		`{"app":"$app","userId":"own","sessionId":"$session","events":[{"id":"$event","author":"user","stateDelta":{"app:k":"1"}}]}`,
+	},
+	"SessionService/ListSessions": {
+		`{"app":"$app","userId":"$user"}`,
+		`{"app":"$app"}`,
+	},
+	// What it answers is the session that it made.
+	"SessionService/CreateSession": {`{"app":"own","userId":"$request","state":{"app:k":"1"}}`},
+	"SessionService/DeleteSession": {`{"app":"$app","userId":"$user","sessionId":"$session","requestId":"$own"}`},
 	"ErasureService/ForgetUser":    {`{"app":"$app","userId":"$user","requestId":"$own"}`},
 	"ErasureService/ForgetSession": {`{"app":"$app","userId":"$user","sessionId":"$session","requestId":"$own"}`},
 	"AdminService/GetTenant":       {`{"name":"$tenant"}`},
@@ -84,6 +104,17 @@ func TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone(t *testing.T) {
 	_, ours := in.key(globex.No, all)
 	row := raw(user("chat", "alice"), "tea")
 	row.SessionId, row.EventId = "s1", "e1"
+	talk := memdv1connect.NewSessionServiceClient(s.client(theirs))
+	if _, err := talk.CreateSession(t.Context(), &memdv1.CreateSessionRequest{
+		App: "chat", UserId: "alice", SessionId: "s1", State: map[string]string{"k": `"tea"`, "user:k": `"tea"`, "app:k": `"tea"`},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := talk.AppendEvents(t.Context(), &memdv1.AppendEventsRequest{
+		App: "chat", UserId: "alice", SessionId: "s1", Events: []*memdv1.Event{{Id: "e1", Author: "user"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
 	common := raw(shared("chat"), "tea for all")
 	common.Impersonal = true
 	added, err := s.memory(theirs).Add(t.Context(), &memdv1.AddRequest{Rows: []*memdv1.Row{row, common}})

@@ -6,13 +6,15 @@ import (
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/sessions"
 )
 
 // defaultTopK is how many hits a Search returns that does not say.
 const defaultTopK = 10
 
 type memoryHandler struct {
-	memory *memory.Service
+	memory   *memory.Service
+	sessions *sessions.Service
 }
 
 var _ memdv1connect.MemoryServiceHandler = (*memoryHandler)(nil)

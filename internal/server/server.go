@@ -23,6 +23,7 @@ import (
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/sessions"
 )
 
 const (
@@ -45,12 +46,15 @@ const (
 
 // Config is what a Server works with.
 type Config struct {
-	// Pool, Auth, Memory, Erasure and Logger are required.
-	Pool    *pg.Pool
-	Auth    *auth.Authenticator
-	Memory  *memory.Service
-	Erasure *erasure.Service
-	Logger  *slog.Logger
+	// Pool, Auth, Memory, Sessions, Erasure and Logger are required.
+	Pool     *pg.Pool
+	Auth     *auth.Authenticator
+	Memory   *memory.Service
+	Sessions *sessions.Service
+	Erasure  *erasure.Service
+	Logger   *slog.Logger
+	// SessionEraser deletes sessions; Erasure does if nil.
+	SessionEraser SessionEraser
 	// Clock is the system's if nil.
 	Clock memd.Clock
 	// Registry is where the server's metrics are registered. A private one if
@@ -77,12 +81,17 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Auth is required")
 	case c.Memory == nil:
 		return errors.New("server: Config.Memory is required")
+	case c.Sessions == nil:
+		return errors.New("server: Config.Sessions is required")
 	case c.Erasure == nil:
 		return errors.New("server: Config.Erasure is required")
 	case c.Logger == nil:
 		return errors.New("server: Config.Logger is required")
 	case c.ShutdownTimeout < 0:
 		return errors.New("server: Config.ShutdownTimeout is negative")
+	}
+	if c.SessionEraser == nil {
+		c.SessionEraser, _ = any(c.Erasure).(SessionEraser)
 	}
 	if c.Clock == nil {
 		c.Clock = memd.SystemClock{}
@@ -122,7 +131,8 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{config: c, health: &health{ready: c.Ready}, mux: http.NewServeMux()}
 	rpc := connect.NewServer(interceptors...)
-	memdv1connect.RegisterMemoryServiceHandler(rpc, &memoryHandler{memory: c.Memory})
+	memdv1connect.RegisterMemoryServiceHandler(rpc, &memoryHandler{memory: c.Memory, sessions: c.Sessions})
+	memdv1connect.RegisterSessionServiceHandler(rpc, &sessionHandler{sessions: c.Sessions, eraser: c.SessionEraser})
 	memdv1connect.RegisterErasureServiceHandler(rpc, &erasureHandler{erasure: c.Erasure})
 	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})
 	connecthttp.Mount(s.mux, rpc,

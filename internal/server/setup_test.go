@@ -27,6 +27,7 @@ import (
 	"forgettable.dev/memd/internal/server"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/sessions"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/gcpkms"
 	"forgettable.dev/memd/shred/kmsemu"
@@ -100,10 +101,12 @@ func (in *installation) serveWith(pool *pg.Pool) *instance {
 		},
 	})
 	must(err)
+	conversations, err := sessions.New(sessions.Config{Pool: pool, Keyring: keyring, Directory: directory})
+	must(err)
 	authenticator, err := auth.New(auth.Config{Pool: pool, Clock: memd.SystemClock{}, Logger: logger})
 	must(err)
 	api, err := server.New(server.Config{
-		Pool: pool, Auth: authenticator, Memory: store, Logger: logger, Registry: s.registry, ServeMetrics: true,
+		Pool: pool, Auth: authenticator, Memory: store, Sessions: conversations, Logger: logger, Registry: s.registry, ServeMetrics: true,
 		Tracer:  trace.NewTracerProvider(trace.WithSyncer(s.spans)),
 		Erasure: &erasure.Service{Pool: pool, Keyring: keyring, Directory: directory, Clock: memd.SystemClock{}},
 	})

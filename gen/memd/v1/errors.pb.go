@@ -117,6 +117,9 @@ const (
 	// FAILED_PRECONDITION. A purge target will not do it until somebody changes its
 	// secret, its address or its rights.
 	Reason_REASON_TARGET_REFUSED Reason = 61
+	// ABORTED. The conversation was written to since the caller read it. Get it
+	// again, and decide again.
+	Reason_REASON_SESSION_CHANGED Reason = 33
 )
 
 // Enum value maps for Reason.
@@ -157,6 +160,7 @@ var (
 		32: "REASON_LEDGER_UNAVAILABLE",
 		60: "REASON_TARGET_UNAVAILABLE",
 		61: "REASON_TARGET_REFUSED",
+		33: "REASON_SESSION_CHANGED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":            0,
@@ -194,6 +198,7 @@ var (
 		"REASON_LEDGER_UNAVAILABLE":     32,
 		"REASON_TARGET_UNAVAILABLE":     60,
 		"REASON_TARGET_REFUSED":         61,
+		"REASON_SESSION_CHANGED":        33,
 	}
 )
 
@@ -228,7 +233,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\x9b\a\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\xb7\a\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -265,7 +270,8 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x14REASON_UNIMPLEMENTED\x10\x1f\x12\x1d\n" +
 	"\x19REASON_LEDGER_UNAVAILABLE\x10 \x12\x1d\n" +
 	"\x19REASON_TARGET_UNAVAILABLE\x10<\x12\x19\n" +
-	"\x15REASON_TARGET_REFUSED\x10=B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
+	"\x15REASON_TARGET_REFUSED\x10=\x12\x1a\n" +
+	"\x16REASON_SESSION_CHANGED\x10!B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
 	file_memd_v1_errors_proto_rawDescOnce sync.Once

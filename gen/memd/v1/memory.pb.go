@@ -1159,11 +1159,165 @@ func (x *DeleteResponse) GetDerivedRemaining() int64 {
 	return 0
 }
 
+type AddSessionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in UserScope.
+	App string `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	// As in UserScope.
+	UserId    string `protobuf:"bytes,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// At most 10,000 events of the conversation, for one that is kept elsewhere.
+	// Each needs an id. Left out, memd takes the events that it keeps.
+	Events        []*Event `protobuf:"bytes,4,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddSessionRequest) Reset() {
+	*x = AddSessionRequest{}
+	mi := &file_memd_v1_memory_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddSessionRequest) ProtoMessage() {}
+
+func (x *AddSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_memory_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddSessionRequest.ProtoReflect.Descriptor instead.
+func (*AddSessionRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_memory_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AddSessionRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *AddSessionRequest) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *AddSessionRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *AddSessionRequest) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+type AddSessionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Events that became rows.
+	Added int64 `protobuf:"varint,1,opt,name=added,proto3" json:"added,omitempty"`
+	// Events whose row had other content, which was replaced.
+	Updated int64 `protobuf:"varint,2,opt,name=updated,proto3" json:"updated,omitempty"`
+	// Events whose row was there, the same or changed by an Update since.
+	Unchanged int64 `protobuf:"varint,3,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// Events that memory does not take: their row was deleted, they are older than
+	// the user's last erasure, or their text is longer than 256 KiB.
+	Refused int64 `protobuf:"varint,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Events without text.
+	Skipped       int64 `protobuf:"varint,5,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddSessionResponse) Reset() {
+	*x = AddSessionResponse{}
+	mi := &file_memd_v1_memory_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddSessionResponse) ProtoMessage() {}
+
+func (x *AddSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_memory_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddSessionResponse.ProtoReflect.Descriptor instead.
+func (*AddSessionResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_memory_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AddSessionResponse) GetAdded() int64 {
+	if x != nil {
+		return x.Added
+	}
+	return 0
+}
+
+func (x *AddSessionResponse) GetUpdated() int64 {
+	if x != nil {
+		return x.Updated
+	}
+	return 0
+}
+
+func (x *AddSessionResponse) GetUnchanged() int64 {
+	if x != nil {
+		return x.Unchanged
+	}
+	return 0
+}
+
+func (x *AddSessionResponse) GetRefused() int64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *AddSessionResponse) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
 var File_memd_v1_memory_proto protoreflect.FileDescriptor
 
 const file_memd_v1_memory_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/memory.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14memd/v1/common.proto\"\xc7\v\n" +
+	"\x14memd/v1/memory.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14memd/v1/common.proto\x1a\x15memd/v1/session.proto\"\xc7\v\n" +
 	"\x03Row\x12,\n" +
 	"\x05scope\x18\x01 \x01(\v2\x0e.memd.v1.ScopeB\x06\xbaH\x03\xc8\x01\x01R\x05scope\x12'\n" +
 	"\n" +
@@ -1275,21 +1429,38 @@ const file_memd_v1_memory_proto_rawDesc = "" +
 	"\x0edelete_derived\x18\x03 \x01(\bR\rdeleteDerived\"f\n" +
 	"\x0eDeleteResponse\x12'\n" +
 	"\x0fderived_deleted\x18\x01 \x01(\x03R\x0ederivedDeleted\x12+\n" +
-	"\x11derived_remaining\x18\x02 \x01(\x03R\x10derivedRemaining*\x9e\x01\n" +
+	"\x11derived_remaining\x18\x02 \x01(\x03R\x10derivedRemaining\"\x94\x02\n" +
+	"\x11AddSessionRequest\x121\n" +
+	"\x03app\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01(\x80\x042\x13^[^\\x00-\\x1f\\x7f]*$R\x03app\x12#\n" +
+	"\auser_id\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x04R\x06userId\x12)\n" +
+	"\n" +
+	"session_id\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x04R\tsessionId\x12|\n" +
+	"\x06events\x18\x04 \x03(\v2\x0e.memd.v1.EventBT\xbaHQ\xba\x01H\n" +
+	"\x15add_session.event_ids\x12\x16each event needs an id\x1a\x17this.all(e, e.id != '')\x92\x01\x03\x10\x90NR\x06events\"\x96\x01\n" +
+	"\x12AddSessionResponse\x12\x14\n" +
+	"\x05added\x18\x01 \x01(\x03R\x05added\x12\x18\n" +
+	"\aupdated\x18\x02 \x01(\x03R\aupdated\x12\x1c\n" +
+	"\tunchanged\x18\x03 \x01(\x03R\tunchanged\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\x03R\arefused\x12\x18\n" +
+	"\askipped\x18\x05 \x01(\x03R\askipped*\x9e\x01\n" +
 	"\tAddStatus\x12\x1a\n" +
 	"\x16ADD_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ADD_STATUS_CREATED\x10\x01\x12\x16\n" +
 	"\x12ADD_STATUS_UPDATED\x10\x02\x12\x18\n" +
 	"\x14ADD_STATUS_UNCHANGED\x10\x03\x12\x13\n" +
 	"\x0fADD_STATUS_KEPT\x10\x04\x12\x16\n" +
-	"\x12ADD_STATUS_DELETED\x10\x052\xed\x02\n" +
+	"\x12ADD_STATUS_DELETED\x10\x052\xb9\x03\n" +
 	"\rMemoryService\x120\n" +
 	"\x03Add\x12\x13.memd.v1.AddRequest\x1a\x14.memd.v1.AddResponse\x12>\n" +
 	"\x06Search\x12\x16.memd.v1.SearchRequest\x1a\x17.memd.v1.SearchResponse\"\x03\x90\x02\x02\x125\n" +
 	"\x03Get\x12\x13.memd.v1.GetRequest\x1a\x14.memd.v1.GetResponse\"\x03\x90\x02\x02\x128\n" +
 	"\x04List\x12\x14.memd.v1.ListRequest\x1a\x15.memd.v1.ListResponse\"\x03\x90\x02\x02\x129\n" +
 	"\x06Update\x12\x16.memd.v1.UpdateRequest\x1a\x17.memd.v1.UpdateResponse\x12>\n" +
-	"\x06Delete\x12\x16.memd.v1.DeleteRequest\x1a\x17.memd.v1.DeleteResponse\"\x03\x90\x02\x02B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
+	"\x06Delete\x12\x16.memd.v1.DeleteRequest\x1a\x17.memd.v1.DeleteResponse\"\x03\x90\x02\x02\x12J\n" +
+	"\n" +
+	"AddSession\x12\x1a.memd.v1.AddSessionRequest\x1a\x1b.memd.v1.AddSessionResponse\"\x03\x90\x02\x02B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
 	file_memd_v1_memory_proto_rawDescOnce sync.Once
@@ -1304,7 +1475,7 @@ func file_memd_v1_memory_proto_rawDescGZIP() []byte {
 }
 
 var file_memd_v1_memory_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_memd_v1_memory_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_memd_v1_memory_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_memd_v1_memory_proto_goTypes = []any{
 	(AddStatus)(0),                // 0: memd.v1.AddStatus
 	(*Row)(nil),                   // 1: memd.v1.Row
@@ -1322,62 +1493,68 @@ var file_memd_v1_memory_proto_goTypes = []any{
 	(*UpdateResponse)(nil),        // 13: memd.v1.UpdateResponse
 	(*DeleteRequest)(nil),         // 14: memd.v1.DeleteRequest
 	(*DeleteResponse)(nil),        // 15: memd.v1.DeleteResponse
-	nil,                           // 16: memd.v1.Row.MetadataEntry
-	nil,                           // 17: memd.v1.UpdateRequest.MetadataEntry
-	(*Scope)(nil),                 // 18: memd.v1.Scope
-	(*Session)(nil),               // 19: memd.v1.Session
-	(Kind)(0),                     // 20: memd.v1.Kind
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*Source)(nil),                // 22: memd.v1.Source
-	(*Filter)(nil),                // 23: memd.v1.Filter
-	(*Memory)(nil),                // 24: memd.v1.Memory
-	(*fieldmaskpb.FieldMask)(nil), // 25: google.protobuf.FieldMask
+	(*AddSessionRequest)(nil),     // 16: memd.v1.AddSessionRequest
+	(*AddSessionResponse)(nil),    // 17: memd.v1.AddSessionResponse
+	nil,                           // 18: memd.v1.Row.MetadataEntry
+	nil,                           // 19: memd.v1.UpdateRequest.MetadataEntry
+	(*Scope)(nil),                 // 20: memd.v1.Scope
+	(*Session)(nil),               // 21: memd.v1.Session
+	(Kind)(0),                     // 22: memd.v1.Kind
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*Source)(nil),                // 24: memd.v1.Source
+	(*Filter)(nil),                // 25: memd.v1.Filter
+	(*Memory)(nil),                // 26: memd.v1.Memory
+	(*fieldmaskpb.FieldMask)(nil), // 27: google.protobuf.FieldMask
+	(*Event)(nil),                 // 28: memd.v1.Event
 }
 var file_memd_v1_memory_proto_depIdxs = []int32{
-	18, // 0: memd.v1.Row.scope:type_name -> memd.v1.Scope
-	19, // 1: memd.v1.Row.contributor:type_name -> memd.v1.Session
-	20, // 2: memd.v1.Row.kind:type_name -> memd.v1.Kind
-	16, // 3: memd.v1.Row.metadata:type_name -> memd.v1.Row.MetadataEntry
-	21, // 4: memd.v1.Row.source_time:type_name -> google.protobuf.Timestamp
-	21, // 5: memd.v1.Row.expires_at:type_name -> google.protobuf.Timestamp
-	22, // 6: memd.v1.Row.sources:type_name -> memd.v1.Source
+	20, // 0: memd.v1.Row.scope:type_name -> memd.v1.Scope
+	21, // 1: memd.v1.Row.contributor:type_name -> memd.v1.Session
+	22, // 2: memd.v1.Row.kind:type_name -> memd.v1.Kind
+	18, // 3: memd.v1.Row.metadata:type_name -> memd.v1.Row.MetadataEntry
+	23, // 4: memd.v1.Row.source_time:type_name -> google.protobuf.Timestamp
+	23, // 5: memd.v1.Row.expires_at:type_name -> google.protobuf.Timestamp
+	24, // 6: memd.v1.Row.sources:type_name -> memd.v1.Source
 	1,  // 7: memd.v1.AddRequest.rows:type_name -> memd.v1.Row
 	4,  // 8: memd.v1.AddResponse.results:type_name -> memd.v1.AddResult
 	0,  // 9: memd.v1.AddResult.status:type_name -> memd.v1.AddStatus
-	18, // 10: memd.v1.SearchRequest.scope:type_name -> memd.v1.Scope
-	23, // 11: memd.v1.SearchRequest.filter:type_name -> memd.v1.Filter
+	20, // 10: memd.v1.SearchRequest.scope:type_name -> memd.v1.Scope
+	25, // 11: memd.v1.SearchRequest.filter:type_name -> memd.v1.Filter
 	7,  // 12: memd.v1.SearchResponse.hits:type_name -> memd.v1.Hit
-	24, // 13: memd.v1.Hit.memory:type_name -> memd.v1.Memory
-	18, // 14: memd.v1.GetRequest.scope:type_name -> memd.v1.Scope
-	24, // 15: memd.v1.GetResponse.memory:type_name -> memd.v1.Memory
-	18, // 16: memd.v1.ListRequest.scope:type_name -> memd.v1.Scope
-	23, // 17: memd.v1.ListRequest.filter:type_name -> memd.v1.Filter
-	24, // 18: memd.v1.ListResponse.memories:type_name -> memd.v1.Memory
-	18, // 19: memd.v1.UpdateRequest.scope:type_name -> memd.v1.Scope
-	25, // 20: memd.v1.UpdateRequest.update_mask:type_name -> google.protobuf.FieldMask
-	17, // 21: memd.v1.UpdateRequest.metadata:type_name -> memd.v1.UpdateRequest.MetadataEntry
-	21, // 22: memd.v1.UpdateRequest.source_time:type_name -> google.protobuf.Timestamp
-	21, // 23: memd.v1.UpdateRequest.expires_at:type_name -> google.protobuf.Timestamp
-	22, // 24: memd.v1.UpdateRequest.sources:type_name -> memd.v1.Source
-	24, // 25: memd.v1.UpdateResponse.memory:type_name -> memd.v1.Memory
-	18, // 26: memd.v1.DeleteRequest.scope:type_name -> memd.v1.Scope
-	2,  // 27: memd.v1.MemoryService.Add:input_type -> memd.v1.AddRequest
-	5,  // 28: memd.v1.MemoryService.Search:input_type -> memd.v1.SearchRequest
-	8,  // 29: memd.v1.MemoryService.Get:input_type -> memd.v1.GetRequest
-	10, // 30: memd.v1.MemoryService.List:input_type -> memd.v1.ListRequest
-	12, // 31: memd.v1.MemoryService.Update:input_type -> memd.v1.UpdateRequest
-	14, // 32: memd.v1.MemoryService.Delete:input_type -> memd.v1.DeleteRequest
-	3,  // 33: memd.v1.MemoryService.Add:output_type -> memd.v1.AddResponse
-	6,  // 34: memd.v1.MemoryService.Search:output_type -> memd.v1.SearchResponse
-	9,  // 35: memd.v1.MemoryService.Get:output_type -> memd.v1.GetResponse
-	11, // 36: memd.v1.MemoryService.List:output_type -> memd.v1.ListResponse
-	13, // 37: memd.v1.MemoryService.Update:output_type -> memd.v1.UpdateResponse
-	15, // 38: memd.v1.MemoryService.Delete:output_type -> memd.v1.DeleteResponse
-	33, // [33:39] is the sub-list for method output_type
-	27, // [27:33] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	26, // 13: memd.v1.Hit.memory:type_name -> memd.v1.Memory
+	20, // 14: memd.v1.GetRequest.scope:type_name -> memd.v1.Scope
+	26, // 15: memd.v1.GetResponse.memory:type_name -> memd.v1.Memory
+	20, // 16: memd.v1.ListRequest.scope:type_name -> memd.v1.Scope
+	25, // 17: memd.v1.ListRequest.filter:type_name -> memd.v1.Filter
+	26, // 18: memd.v1.ListResponse.memories:type_name -> memd.v1.Memory
+	20, // 19: memd.v1.UpdateRequest.scope:type_name -> memd.v1.Scope
+	27, // 20: memd.v1.UpdateRequest.update_mask:type_name -> google.protobuf.FieldMask
+	19, // 21: memd.v1.UpdateRequest.metadata:type_name -> memd.v1.UpdateRequest.MetadataEntry
+	23, // 22: memd.v1.UpdateRequest.source_time:type_name -> google.protobuf.Timestamp
+	23, // 23: memd.v1.UpdateRequest.expires_at:type_name -> google.protobuf.Timestamp
+	24, // 24: memd.v1.UpdateRequest.sources:type_name -> memd.v1.Source
+	26, // 25: memd.v1.UpdateResponse.memory:type_name -> memd.v1.Memory
+	20, // 26: memd.v1.DeleteRequest.scope:type_name -> memd.v1.Scope
+	28, // 27: memd.v1.AddSessionRequest.events:type_name -> memd.v1.Event
+	2,  // 28: memd.v1.MemoryService.Add:input_type -> memd.v1.AddRequest
+	5,  // 29: memd.v1.MemoryService.Search:input_type -> memd.v1.SearchRequest
+	8,  // 30: memd.v1.MemoryService.Get:input_type -> memd.v1.GetRequest
+	10, // 31: memd.v1.MemoryService.List:input_type -> memd.v1.ListRequest
+	12, // 32: memd.v1.MemoryService.Update:input_type -> memd.v1.UpdateRequest
+	14, // 33: memd.v1.MemoryService.Delete:input_type -> memd.v1.DeleteRequest
+	16, // 34: memd.v1.MemoryService.AddSession:input_type -> memd.v1.AddSessionRequest
+	3,  // 35: memd.v1.MemoryService.Add:output_type -> memd.v1.AddResponse
+	6,  // 36: memd.v1.MemoryService.Search:output_type -> memd.v1.SearchResponse
+	9,  // 37: memd.v1.MemoryService.Get:output_type -> memd.v1.GetResponse
+	11, // 38: memd.v1.MemoryService.List:output_type -> memd.v1.ListResponse
+	13, // 39: memd.v1.MemoryService.Update:output_type -> memd.v1.UpdateResponse
+	15, // 40: memd.v1.MemoryService.Delete:output_type -> memd.v1.DeleteResponse
+	17, // 41: memd.v1.MemoryService.AddSession:output_type -> memd.v1.AddSessionResponse
+	35, // [35:42] is the sub-list for method output_type
+	28, // [28:35] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_memory_proto_init() }
@@ -1386,6 +1563,7 @@ func file_memd_v1_memory_proto_init() {
 		return
 	}
 	file_memd_v1_common_proto_init()
+	file_memd_v1_session_proto_init()
 	file_memd_v1_memory_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1393,7 +1571,7 @@ func file_memd_v1_memory_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_memory_proto_rawDesc), len(file_memd_v1_memory_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,8 @@ const (
 	MemoryServiceUpdateProcedure = "/memd.v1.MemoryService/Update"
 	// MemoryServiceDeleteProcedure is the procedure name of the MemoryService's Delete RPC.
 	MemoryServiceDeleteProcedure = "/memd.v1.MemoryService/Delete"
+	// MemoryServiceAddSessionProcedure is the procedure name of the MemoryService's AddSession RPC.
+	MemoryServiceAddSessionProcedure = "/memd.v1.MemoryService/AddSession"
 )
 
 var (
@@ -85,6 +87,14 @@ var (
 			IdempotencyLevel: connect.IdempotencyIdempotent,
 		}
 	})
+	memoryServiceAddSessionSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_memory_proto.Services().ByName("MemoryService").Methods().ByName("AddSession"),
+			Procedure:        MemoryServiceAddSessionProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
 )
 
 // MemoryServiceClient is a client for the memd.v1.MemoryService service.
@@ -117,6 +127,15 @@ type MemoryServiceClient interface {
 	// Safe to repeat: a row that is gone, was never there, or is another owner's
 	// or tenant's is no error, and these cannot be told apart.
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
+	// AddSession takes a conversation into memory: a raw row for each event that
+	// has text, with the event's author as the metadata entry "author". The events
+	// are those that SessionService keeps, or those sent along. Rows are added in
+	// batches, so when it fails some may be there already.
+	//
+	// Safe to repeat, however often and however late: an event that is in memory
+	// is not added again, one that an Update changed is not reverted, and one that
+	// was deleted does not come back. The tenant needs an embedder.
+	AddSession(context.Context, *v1.AddSessionRequest) (*v1.AddSessionResponse, error)
 }
 
 // NewMemoryServiceClient constructs a client for the memd.v1.MemoryService service. Multiple
@@ -155,6 +174,15 @@ type MemoryServiceHandler interface {
 	// Safe to repeat: a row that is gone, was never there, or is another owner's
 	// or tenant's is no error, and these cannot be told apart.
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
+	// AddSession takes a conversation into memory: a raw row for each event that
+	// has text, with the event's author as the metadata entry "author". The events
+	// are those that SessionService keeps, or those sent along. Rows are added in
+	// batches, so when it fails some may be there already.
+	//
+	// Safe to repeat, however often and however late: an event that is in memory
+	// is not added again, one that an Update changed is not reverted, and one that
+	// was deleted does not come back. The tenant needs an embedder.
+	AddSession(context.Context, *v1.AddSessionRequest) (*v1.AddSessionResponse, error)
 }
 
 // RegisterMemoryServiceHandler registers svc as the memd.v1.MemoryService implementation on server.
@@ -167,6 +195,7 @@ func RegisterMemoryServiceHandler(server *connect.Server, svc MemoryServiceHandl
 		connect.Method{Spec: memoryServiceListSpec(), Handler: adapter.list},
 		connect.Method{Spec: memoryServiceUpdateSpec(), Handler: adapter.update},
 		connect.Method{Spec: memoryServiceDeleteSpec(), Handler: adapter.delete},
+		connect.Method{Spec: memoryServiceAddSessionSpec(), Handler: adapter.addSession},
 	)
 }
 
@@ -195,6 +224,10 @@ func (UnimplementedMemoryServiceHandler) Update(context.Context, *v1.UpdateReque
 
 func (UnimplementedMemoryServiceHandler) Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.MemoryService.Delete is not implemented")
+}
+
+func (UnimplementedMemoryServiceHandler) AddSession(context.Context, *v1.AddSessionRequest) (*v1.AddSessionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.MemoryService.AddSession is not implemented")
 }
 
 type memoryServiceClient struct {
@@ -244,6 +277,14 @@ func (c *memoryServiceClient) Update(ctx context.Context, req *v1.UpdateRequest)
 func (c *memoryServiceClient) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
 	var res v1.DeleteResponse
 	if err := c.client.CallUnary(ctx, memoryServiceDeleteSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *memoryServiceClient) AddSession(ctx context.Context, req *v1.AddSessionRequest) (*v1.AddSessionResponse, error) {
+	var res v1.AddSessionResponse
+	if err := c.client.CallUnary(ctx, memoryServiceAddSessionSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -317,6 +358,18 @@ func (h memoryServiceHandler) delete(ctx context.Context, _ connect.Spec, stream
 		return err
 	}
 	res, err := h.svc.Delete(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h memoryServiceHandler) addSession(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.AddSessionRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.AddSession(ctx, &req)
 	if err != nil {
 		return err
 	}
