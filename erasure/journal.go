@@ -15,45 +15,19 @@ import (
 	"forgettable.dev/memd/memory"
 )
 
-// Step is one step of an erasure.
-type Step int16
-
-// Steps, as stored; append only. The order in which they run is userSteps and
-// sessionSteps.
-const (
-	StepUnknown  Step = 0
-	StepFence    Step = 1
-	StepBury     Step = 2
-	StepDelete   Step = 3
-	StepVerify   Step = 4
-	StepPuncture Step = 5
-	StepRotate   Step = 6
-	StepLift     Step = 7
-	StepFinish   Step = 8
-)
-
-var (
-	userSteps    = []Step{StepFence, StepBury, StepDelete, StepVerify, StepPuncture, StepRotate, StepLift}
-	sessionSteps = []Step{StepBury, StepDelete, StepVerify, StepPuncture, StepRotate, StepFinish}
-)
-
-// String returns the step's name.
-func (s Step) String() string {
-	names := [...]string{"unknown", "fence", "bury", "delete", "verify", "puncture", "rotate", "lift", "finish"}
-	if s < 0 || int(s) >= len(names) {
-		return names[0]
-	}
-	return names[s]
-}
-
-// notes is what a step's row remembers: counts, and of a rotation which version
-// it destroyed. Nothing of anybody's.
+// notes is what a step's row remembers: counts, results of checks, and of a
+// rotation which version it destroyed. Nothing of anybody's.
 type notes struct {
-	Before   *memory.Counts `json:"before,omitempty"`
-	After    *memory.Counts `json:"after,omitempty"`
-	Sessions int64          `json:"sessions,omitempty"`
-	Deleted  int64          `json:"deleted,omitempty"`
-	Rotation *rotated       `json:"rotation,omitempty"`
+	Before   Counts       `json:"before,omitempty"`
+	After    Counts       `json:"after,omitempty"`
+	Sessions int64        `json:"sessions,omitempty"`
+	Deleted  int64        `json:"deleted,omitempty"`
+	Found    Counts       `json:"found,omitempty"` // by the second sweep
+	Rotation *rotated     `json:"rotation,omitempty"`
+	Checks   []memd.Check `json:"checks,omitempty"`
+	// Control is what the verifier's probes found before.
+	Control map[string]int64 `json:"control,omitempty"`
+	Acks    []Ack            `json:"acks,omitempty"`
 }
 
 // rotated is the part of a rotation that the report tells.
@@ -63,6 +37,8 @@ type rotated struct {
 	DestroyedAt time.Time `json:"destroyed_at"`
 	DestroyDue  time.Time `json:"destroy_due"`
 }
+
+const sqlHeld = `SELECT memd.held(@tenant, @kind, @user, @session)`
 
 const sqlBeginStep = `
 INSERT INTO memd.erasure_steps (tenant_no, request_id, step, started_at) VALUES (@tenant, @id, @step, @now)
@@ -78,7 +54,7 @@ WHERE tenant_no = @tenant AND request_id = @id AND step = @step AND NOT done`
 
 // Two statements, because what the second reads must be as new as the lock.
 const sqlHoldJob = `
-SELECT state = 3 FROM memd.erasures WHERE tenant_no = @tenant AND request_id = @id FOR UPDATE`
+SELECT state FROM memd.erasures WHERE tenant_no = @tenant AND request_id = @id FOR UPDATE`
 
 const sqlStepDone = `
 SELECT coalesce(bool_or(done), false) FROM memd.erasure_steps
@@ -88,11 +64,13 @@ const sqlReopenStep = `
 UPDATE memd.erasure_steps SET done = false, finished_at = NULL
 WHERE tenant_no = @tenant AND request_id = @id AND step = @step`
 
-const sqlRunning = `
-UPDATE memd.erasures SET state = 2 WHERE tenant_no = @tenant AND request_id = @id AND state = 1`
-
 const sqlDone = `
-UPDATE memd.erasures SET state = 3, finished_at = @now WHERE tenant_no = @tenant AND request_id = @id AND state < 3`
+UPDATE memd.erasures SET state = 3, finished_at = @now, sweep_at = @sweep WHERE tenant_no = @tenant AND request_id = @id AND state < 3`
+
+// What it remembered of whom it was about goes with it.
+const sqlFinal = `
+UPDATE memd.erasures SET state = 4, final_at = @now, sealed_user_id = NULL, sealed_session_id = NULL, sealed_probes = NULL
+WHERE tenant_no = @tenant AND request_id = @id AND state = 3`
 
 const sqlInsertFallen = `
 INSERT INTO memd.erasure_fallen (tenant_no, request_id, memory_id, owner_no, kind, sources)
@@ -125,8 +103,22 @@ func readSteps(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUID
 	return out, nil
 }
 
-func beginStep(ctx context.Context, db pg.DB, j Job, s Step, now time.Time) error {
-	_, err := db.Exec(ctx, sqlBeginStep, pg.Args{"tenant": j.Tenant, "id": j.ID, "step": s, "now": now})
+// errHeld says that a legal hold keeps the erasure from going on.
+var errHeld = errors.New("a legal hold is in force")
+
+// beginStep begins a step, unless a hold is in force: a hold that was set
+// before pauses the erasure here, one that is set later before the next step.
+func beginStep(ctx context.Context, tx pg.DB, j Job, s Step, now time.Time) error {
+	var held bool
+	err := tx.QueryRow(ctx, sqlHeld, pg.Args{
+		"tenant": j.Tenant, "kind": j.Kind, "user": refOrNull(j.User), "session": refOrNull(j.Session),
+	}).Scan(&held)
+	if err == nil && held {
+		return errHeld
+	}
+	if err == nil {
+		_, err = tx.Exec(ctx, sqlBeginStep, pg.Args{"tenant": j.Tenant, "id": j.ID, "step": s, "now": now})
+	}
 	if err != nil {
 		return fmt.Errorf("beginning a step: %w", err)
 	}
@@ -141,8 +133,10 @@ var errStepDone = errors.New("step is done")
 // runner that was stopped for long enough to lose its lock meets a journal that
 // has gone on, and perhaps a user who has returned.
 func hold(ctx context.Context, tx pg.DB, j Job, s Step) error {
-	var over, done bool
-	err := tx.QueryRow(ctx, sqlHoldJob, pg.Args{"tenant": j.Tenant, "id": j.ID}).Scan(&over)
+	var state State
+	var done bool
+	err := tx.QueryRow(ctx, sqlHoldJob, pg.Args{"tenant": j.Tenant, "id": j.ID}).Scan(&state)
+	over := state == StateFinal || state == StateDone && !j.Kind.late(s)
 	if err == nil && !over {
 		err = tx.QueryRow(ctx, sqlStepDone, pg.Args{"tenant": j.Tenant, "id": j.ID, "step": s}).Scan(&done)
 	}

@@ -13,6 +13,7 @@ import (
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/shred"
 )
 
 // MaxFallen bounds Report.Fallen; FallenTotal counts all.
@@ -27,6 +28,13 @@ const PurgeAfter = 45 * 24 * time.Hour
 type Report struct {
 	Job
 	Stores []StoreCount
+	// Found is what the second sweep found and deleted: nothing, unless somebody
+	// wrote past the guard. Nil before.
+	Found Counts
+	Steps []StepReport
+	// Checks are the verifier's, of the last time that it looked.
+	Checks []memd.Check
+	Acks   []Ack
 	// Fallen are derived rows of others that had to go because of whom they
 	// were drawn from, with the sources that remain: at most MaxFallen.
 	Fallen      []FallenRow
@@ -34,6 +42,13 @@ type Report struct {
 	// Key is zero until the rotation is done, and when there was nobody's key
 	// to destroy.
 	Key Destruction
+}
+
+// StepReport says where a step stands.
+type StepReport struct {
+	Step              Step
+	Done              bool
+	Started, Finished time.Time
 }
 
 // StoreCount is how many things a store held before and holds after. After is
@@ -66,56 +81,94 @@ const sqlReadFallen = `
 SELECT memory_id, owner_no, kind, sources, count(*) OVER () FROM memd.erasure_fallen
 WHERE tenant_no = @tenant AND request_id = @id ORDER BY memory_id LIMIT @limit`
 
-// ReadReport returns the report of an erasure as far as it got.
-func ReadReport(ctx context.Context, db pg.DB, d *provenance.Directory, k provenance.Keys, id uuid.UUID) (Report, error) {
+// Report returns the report of an erasure of the caller's tenant as far as it
+// got, or memd.ErrNotFound.
+func (s *Service) Report(ctx context.Context, c Caller, id uuid.UUID) (Report, error) {
+	var r Report
+	var fallen []memory.Fallen
+	err := s.Pool.With(ctx, func(db pg.DB) (err error) {
+		if r, err = readReport(ctx, db, c.Tenant, id); err == nil {
+			fallen, r.FallenTotal, err = readFallen(ctx, db, r.Job)
+		}
+		return err
+	})
+	if err != nil || len(fallen) == 0 || r.Kind == KindTenant {
+		return r, err // A purged tenant has no keys to read a name with.
+	}
+	return r, s.withKeys(ctx, c, func(k *shred.Keys) error {
+		r.Fallen = nil
+		return s.Pool.With(ctx, func(db pg.DB) error { return nameFallen(ctx, db, s.Directory, k, fallen, &r) })
+	})
+}
+
+func readReport(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUID) (Report, error) {
 	var r Report
 	var err error
-	if r.Job, err = Read(ctx, db, k.Tenant(), id); err != nil {
+	if r.Job, err = Read(ctx, db, tenant, id); err != nil {
 		return r, err
 	}
-	steps, err := readSteps(ctx, db, k.Tenant(), id)
+	steps, err := readSteps(ctx, db, tenant, id)
 	if err != nil {
 		return r, err
 	}
-	r.Stores = storeCounts(r.Job, steps)
-	if rot := steps[StepRotate].Notes.Rotation; rot != nil {
-		r.Key = Destruction{
-			Epoch: rot.Epoch, Version: rot.OldVersion, Unreadable: rot.DestroyedAt,
-			DestroyedForGood: rot.DestroyDue, Purged: rot.DestroyDue.Add(PurgeAfter),
+	r.Stores, r.Key, r.Found = storeCounts(r.Job, steps), destructionOf(steps), steps[StepSweep].Notes.Found
+	for _, s := range r.Kind.Steps() {
+		n, ok := steps[s]
+		if !ok {
+			continue
+		}
+		r.Steps = append(r.Steps, StepReport{Step: s, Done: n.Done, Started: n.Started, Finished: timeOf(n.Finished)})
+		r.Acks = append(r.Acks, n.Notes.Acks...)
+		if s == StepCheck || s == StepRecheck {
+			r.Checks = n.Notes.Checks // The last ones count.
 		}
 	}
-	return r, readFallen(ctx, db, d, k, &r)
+	return r, nil
+}
+
+func destructionOf(steps map[Step]stepRow) Destruction {
+	for _, s := range []Step{StepRotate, StepDestroy} {
+		if rot := steps[s].Notes.Rotation; rot != nil {
+			return Destruction{
+				Epoch: rot.Epoch, Version: rot.OldVersion, Unreadable: rot.DestroyedAt,
+				DestroyedForGood: rot.DestroyDue, Purged: rot.DestroyDue.Add(PurgeAfter),
+			}
+		}
+	}
+	return Destruction{}
 }
 
 func storeCounts(j Job, steps map[Step]stepRow) []StoreCount {
-	before, after := memory.Counts{}, memory.Counts{Memories: -1, Vectors: -1, Derived: -1}
-	if n := steps[first(j.Kind)].Notes.Before; n != nil {
-		before = *n
+	before, after := steps[j.Kind.first()].Notes.Before, steps[StepVerify].Notes.After
+	if before == nil {
+		before = Counts{"memories": 0, "memories_derived": 0, "vectors": 0}
 	}
-	if n := steps[StepVerify].Notes.After; n != nil {
-		after = *n
+	var out []StoreCount
+	for _, name := range before.Stores() {
+		c := StoreCount{Store: name, Before: before[name], After: -1}
+		if after != nil {
+			c.After = after[name]
+		}
+		out = append(out, c)
 	}
-	sessions := int64(-1)
-	if v := steps[StepVerify]; v.Done {
-		sessions = v.Notes.Sessions
+	if j.Kind == KindUser || j.Kind == KindSession {
+		sessions := int64(-1)
+		if v := steps[StepVerify]; v.Done {
+			sessions = v.Notes.Sessions
+		}
+		out = append(out, StoreCount{"sessions", steps[StepBury].Notes.Sessions, sessions})
 	}
-	return []StoreCount{
-		{"memories", before.Memories, after.Memories},
-		{"memories_derived", before.Derived, after.Derived},
-		{"vectors", before.Vectors, after.Vectors},
-		{"sessions", steps[StepBury].Notes.Sessions, sessions},
-	}
+	return out
 }
 
-func readFallen(ctx context.Context, db pg.DB, d *provenance.Directory, k provenance.Keys, r *Report) error {
-	rows, err := db.Query(ctx, sqlReadFallen, pg.Args{"tenant": k.Tenant(), "id": r.ID, "limit": MaxFallen})
+func readFallen(ctx context.Context, db pg.DB, j Job) (fallen []memory.Fallen, total int64, err error) {
+	rows, err := db.Query(ctx, sqlReadFallen, pg.Args{"tenant": j.Tenant, "id": j.ID, "limit": MaxFallen})
 	if err != nil {
-		return fmt.Errorf("reading fallen rows: %w", err)
+		return nil, 0, fmt.Errorf("reading fallen rows: %w", err)
 	}
 	var f memory.Fallen
 	var sources []byte
-	var fallen []memory.Fallen
-	_, err = pgx.ForEachRow(rows, []any{&f.ID, &f.Owner, &f.Kind, &sources, &r.FallenTotal}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&f.ID, &f.Owner, &f.Kind, &sources, &total}, func() error {
 		f.Sources = nil
 		if err := json.Unmarshal(sources, &f.Sources); err != nil {
 			return err
@@ -124,8 +177,13 @@ func readFallen(ctx context.Context, db pg.DB, d *provenance.Directory, k proven
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("reading fallen rows: %w", err)
+		return nil, 0, fmt.Errorf("reading fallen rows: %w", err)
 	}
+	return fallen, total, nil
+}
+
+// nameFallen gives the fallen rows and their sources the names of now.
+func nameFallen(ctx context.Context, db pg.DB, d *provenance.Directory, k provenance.Keys, fallen []memory.Fallen, r *Report) error {
 	var subjects []memd.Number
 	var sessions []memd.Contribution
 	for _, f := range fallen {

@@ -11,14 +11,37 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
-	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/shred"
-	"forgettable.dev/memd/tombstones"
+	"forgettable.dev/memd/tenants"
 )
 
-// DeleteBatch is how many rows one transaction of an erasure deletes.
-const DeleteBatch = 1000
+const (
+	// DeleteBatch is how many rows one transaction of an erasure deletes.
+	DeleteBatch = 1000
+	// HoldPause is how long an erasure under a legal hold waits before it looks
+	// again; releasing the hold wakes it at once.
+	HoldPause = time.Minute
+	// purgePause is how long a user's erasure waits for the purge of the whole
+	// tenant, which does its work too.
+	purgePause = 500 * time.Millisecond
+	// RotateEvery is how long a puncture waits for a rotation that nobody asks
+	// for at once: keys of sessions whose content was deleted, and of jobs.
+	RotateEvery = 24 * time.Hour
+)
+
+// Parts are the places that an erasure reaches and the witnesses that it calls.
+// What is nil is recorded as not run, with the reason.
+type Parts struct {
+	// Stores are memd's own; without any, MemoryStore alone.
+	Stores   []Store
+	Verifier Verifier
+	Targets  Targets
+	Receipts Receipts
+	// Keys returns a tenant's keys of now: for what the job remembers sealed.
+	// Without it nothing is drawn, and targets are told refs alone.
+	Keys func(ctx context.Context, tenant memd.TenantNo) (*shred.Keys, error)
+}
 
 // Runner runs erasures, step by step.
 type Runner struct {
@@ -27,52 +50,122 @@ type Runner struct {
 	Rotator *shred.Rotator
 	Clock   memd.Clock
 	Logger  *slog.Logger
+	Parts
+}
+
+// Progress says how far a run came that did not fail.
+type Progress struct {
+	// Over: nothing is left to be done, ever.
+	Over bool
+	// Wait is how long nothing can be done.
+	Wait time.Duration
+	// Done: it was this run that reached StateDone.
+	Done bool
 }
 
 // subject is whom a job is about, in numbers.
 type subject struct {
 	numbers []memd.Number // every number that the user ever had
-	target  memory.Target
+	target  []memd.Contribution
 	paths   []shred.Path
 }
 
-// Run takes an erasure from wherever its journal says to its end. It returns
-// nil when the erasure is done; otherwise it can be called again, by anybody,
-// any number of times. Two at once do no harm, however long one of them stood
-// still: each step is done by one, and once.
-func (r *Runner) Run(ctx context.Context, j Job) error {
-	steps := userSteps
-	if j.Kind == KindSession {
-		steps = sessionSteps
+// Run takes an erasure from wherever its journal says as far as it can go now:
+// to its end, to the time of its second sweep, or to a hold. It returns nil
+// then; otherwise it can be called again, by anybody, any number of times. Two
+// at once do no harm, however long one of them stood still: each step is done by
+// one, and once.
+func (r *Runner) Run(ctx context.Context, j Job) (Progress, error) {
+	p := plans[j.Kind]
+	if len(p.done) == 0 {
+		return Progress{}, fmt.Errorf("an erasure of %v", j.Kind)
 	}
+	if passed, err := r.passedToPurge(ctx, j); passed.Over || passed.Wait > 0 || err != nil {
+		return passed, err
+	}
+	var progress Progress
+	if j.State < StateDone {
+		wait, err := r.steps(ctx, j, p.done)
+		if wait > 0 || err != nil {
+			return Progress{Wait: wait}, err
+		}
+		progress.Done = true
+	}
+	now, err := r.read(ctx, j)
+	if err != nil || now.State == StateFinal {
+		progress.Over = err == nil
+		return progress, err
+	}
+	if wait := now.SweepAt.Sub(r.Clock.Now()); wait > 0 {
+		progress.Wait = wait
+		return progress, nil
+	}
+	if progress.Wait, err = r.steps(ctx, now, p.final); err != nil {
+		return progress, err
+	}
+	progress.Over = progress.Wait == 0
+	return progress, nil
+}
+
+func (r *Runner) read(ctx context.Context, j Job) (Job, error) {
+	var now Job
+	err := r.Pool.With(ctx, func(db pg.DB) (err error) {
+		now, err = Read(ctx, db, j.Tenant, j.ID)
+		return err
+	})
+	return now, err
+}
+
+// steps does those steps that are not done. It stops with a time to wait at a
+// hold, and where a step says that its time has not come.
+func (r *Runner) steps(ctx context.Context, j Job, list []Step) (wait time.Duration, err error) {
+	var journal map[Step]stepRow
+	err = r.Pool.With(ctx, func(db pg.DB) (err error) {
+		journal, err = readSteps(ctx, db, j.Tenant, j.ID)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range list {
+		if journal[s].Done {
+			continue
+		}
+		var later *notYet
+		switch err := r.step(ctx, j, s, journal[s].Notes); {
+		case errors.Is(err, errHeld):
+			return HoldPause, nil
+		case errors.As(err, &later):
+			return later.wait, nil
+		case err != nil:
+			return 0, fmt.Errorf("%s step: %w", s, err)
+		}
+	}
+	return 0, nil
+}
+
+// notYet says that a step can only be done later. That is no failure.
+type notYet struct{ wait time.Duration }
+
+// Error implements error.
+func (e *notYet) Error() string { return "not yet" }
+
+const sqlRunning = `
+UPDATE memd.erasures SET state = 2 WHERE tenant_no = @tenant AND request_id = @id AND state = 1`
+
+func (r *Runner) step(ctx context.Context, j Job, s Step, n notes) error {
 	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := beginStep(ctx, tx, j, s, r.Clock.Now()); err != nil {
+			return err
+		}
 		_, err := tx.Exec(ctx, sqlRunning, pg.Args{"tenant": j.Tenant, "id": j.ID})
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("starting an erasure: %w", err)
-	}
-	for _, s := range steps {
-		if err := r.step(ctx, j, s); err != nil {
-			return fmt.Errorf("%s step: %w", s, err)
-		}
-	}
-	return nil
-}
-
-func (r *Runner) step(ctx context.Context, j Job, s Step) error {
-	var journal map[Step]stepRow
-	err := r.Pool.With(ctx, func(db pg.DB) (err error) {
-		if journal, err = readSteps(ctx, db, j.Tenant, j.ID); err != nil || journal[s].Done {
-			return err
-		}
-		return beginStep(ctx, db, j, s, r.Clock.Now())
-	})
-	if err != nil || journal[s].Done {
 		return err
 	}
 	began := time.Now()
-	if err := r.do(ctx, j, s, journal[s].Notes); err != nil {
+	if err := r.do(ctx, j, s, n); err != nil {
 		return err
 	}
 	r.Logger.InfoContext(ctx, "erasure step done", "tenant_no", j.Tenant, "request_id", j.ID, "user", j.User,
@@ -84,20 +177,44 @@ func (r *Runner) step(ctx context.Context, j Job, s Step) error {
 func (r *Runner) do(ctx context.Context, j Job, s Step, n notes) error {
 	var err error
 	switch s {
+	case StepDraw:
+		err = r.draw(ctx, j, &n)
 	case StepFence:
 		err = r.fence(ctx, j, &n)
 	case StepBury:
 		err = r.bury(ctx, j, &n)
+	case StepTargetsBefore, StepTargetsWith, StepTargetsAfter:
+		err = r.targets(ctx, j, s, &n)
+	case StepArtifacts:
+		err = r.delete(ctx, j, s, StageArtifacts, &n)
+	case StepContent:
+		err = r.delete(ctx, j, s, StageContent, &n)
 	case StepDelete:
-		err = r.delete(ctx, j, &n)
+		err = r.delete(ctx, j, s, StageMemory, &n)
 	case StepVerify:
 		err = r.verify(ctx, j, &n)
 	case StepPuncture:
 		err = r.puncture(ctx, j)
 	case StepRotate:
 		err = r.rotate(ctx, j, &n)
+	case StepCheck, StepRecheck:
+		err = r.check(ctx, j, s, &n)
 	case StepLift, StepFinish:
 		err = r.finish(ctx, j, s)
+	case StepSweep:
+		err = r.sweep(ctx, j, &n)
+	case StepFinal:
+		err = r.final(ctx, j)
+	case StepPurge:
+		err = r.purge(ctx, j, &n)
+	case StepUsers:
+		err = r.users(ctx, j, &n)
+	case StepRest:
+		err = r.rest(ctx, j, &n)
+	case StepDestroy:
+		err = r.destroy(ctx, j, &n)
+	case StepClose:
+		err = r.closeTenant(ctx, j)
 	default:
 		err = errors.New("unknown step")
 	}
@@ -108,11 +225,20 @@ func (r *Runner) do(ctx context.Context, j Job, s Step, n notes) error {
 }
 
 // about resolves a job to numbers. Nobody may be known by them: then there is
-// nothing to delete, and the tombstones are all that remains to be done.
+// nothing to delete, and the tombstones are all that remains to be done. Once
+// the erasure is done, a living number is somebody who has returned, and is no
+// business of it.
 func (r *Runner) about(ctx context.Context, db pg.DB, j Job) (subject, error) {
 	var s subject
 	var err error
-	if s.numbers, err = provenance.AllSubjects(ctx, db, j.Tenant, j.User); err != nil {
+	numbers := provenance.AllSubjects
+	if j.State == StateDone && j.Kind == KindUser {
+		numbers = provenance.RetiredSubjects
+	}
+	if j.Kind == KindTenant {
+		return s, nil
+	}
+	if s.numbers, err = numbers(ctx, db, j.Tenant, j.User); err != nil {
 		return s, err
 	}
 	if j.Kind == KindUser {
@@ -128,264 +254,41 @@ func (r *Runner) about(ctx context.Context, db pg.DB, j Job) (subject, error) {
 	}
 	for _, c := range found {
 		s.target = append(s.target, c)
-		s.paths = append(s.paths,
-			shred.SessionPath(c.Subject, memd.ClassContent, c.Session),
-			shred.SessionPath(c.Subject, memd.ClassMemory, c.Session))
+		s.paths = append(s.paths, shred.SessionPath(c.Subject, memd.ClassContent, c.Session))
+		if j.Kind == KindSession {
+			s.paths = append(s.paths, shred.SessionPath(c.Subject, memd.ClassMemory, c.Session))
+		}
 	}
 	return s, nil
 }
 
-// scopes is what fences and tombstones ask while writers are drained: which
-// scopes must hide rows, and, at that moment, what there is to be deleted.
-func (r *Runner) scopes(j Job, n *notes) func(ctx context.Context, db pg.DB) ([]tombstones.Hide, error) {
-	return func(ctx context.Context, db pg.DB) ([]tombstones.Hide, error) {
-		if err := hold(ctx, db, j, first(j.Kind)); err != nil {
-			return nil, err
-		}
-		s, err := r.about(ctx, db, j)
-		if err != nil {
-			return nil, err
-		}
-		if n.Before == nil {
-			before, err := memory.Count(ctx, db, j.Tenant, s.target)
-			if err != nil {
-				return nil, err
-			}
-			n.Before = &before
-		}
-		held, err := memory.Scopes(ctx, db, j.Tenant, s.target)
-		if err != nil {
-			return nil, err
-		}
-		hides := make([]tombstones.Hide, len(held))
-		for i, h := range held {
-			hides[i] = tombstones.Hide{Owner: h.Owner, Contributor: h.Contribution.Subject, Session: h.Contribution.Session}
-		}
-		return hides, noteStep(ctx, db, j, first(j.Kind), *n, false, r.Clock.Now())
+func (r *Runner) stores() []Store {
+	if len(r.Stores) == 0 {
+		return []Store{MemoryStore{}}
 	}
+	return r.Stores
 }
 
-// first is the step whose notes hold the counts before.
-func first(k Kind) Step {
-	if k == KindUser {
-		return StepFence
+// passedToPurge ends the erasure of a user, or of a session, whose whole tenant
+// is purged: there is nothing left, and nothing left to do it with.
+func (r *Runner) passedToPurge(ctx context.Context, j Job) (Progress, error) {
+	if j.Kind == KindTenant {
+		return Progress{}, nil
 	}
-	return StepBury
-}
-
-func (r *Runner) fence(ctx context.Context, j Job, n *notes) error {
-	open := func(ctx context.Context, db pg.DB) error { return hold(ctx, db, j, StepFence) }
-	if err := tombstones.Raise(ctx, r.Pool, j.Tenant, j.User, j.ID, r.Clock.Now(), open, r.scopes(j, n)); err != nil {
-		return err
-	}
-	return r.done(ctx, j, StepFence, *n)
-}
-
-// bury leaves the tombstones of sessions: of all that the user had, behind the
-// fence, or of the one that is forgotten.
-func (r *Runner) bury(ctx context.Context, j Job, n *notes) error {
-	if j.Kind == KindSession {
-		err := tombstones.BurySession(ctx, r.Pool, j.Tenant, j.User, j.Session, j.ID, r.Clock.Now(), r.scopes(j, n))
-		if err != nil {
-			return err
-		}
-	}
-	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
-		if err := hold(ctx, tx, j, StepBury); err != nil {
-			return err
-		}
-		s, err := r.about(ctx, tx, j)
-		if err != nil {
-			return err
-		}
-		if j.Kind == KindUser {
-			refs, err := provenance.SessionRefs(ctx, tx, j.Tenant, s.numbers)
-			if err != nil {
-				return err
-			}
-			if err := tombstones.Bury(ctx, tx, j.Tenant, refs, j.ID, r.Clock.Now()); err != nil {
-				return err
-			}
-			forgotten, err := provenance.ForgetSessions(ctx, tx, j.Tenant, s.numbers, 0)
-			if err != nil {
-				return err
-			}
-			n.Sessions += forgotten
-			return noteStep(ctx, tx, j, StepBury, *n, true, r.Clock.Now())
-		}
-		for _, c := range s.target {
-			forgotten, err := provenance.ForgetSessions(ctx, tx, j.Tenant, []memd.Number{c.Subject}, c.Session)
-			if err != nil {
-				return err
-			}
-			n.Sessions += forgotten
-		}
-		return noteStep(ctx, tx, j, StepBury, *n, true, r.Clock.Now())
-	})
-}
-
-// delete deletes batch after batch; each batch and the record of it are one
-// transaction, so that the count is right wherever it stops.
-func (r *Runner) delete(ctx context.Context, j Job, n *notes) error {
-	for {
-		var deleted int64
-		next := *n
-		err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
-			if err := hold(ctx, tx, j, StepDelete); err != nil {
-				return err
-			}
-			s, err := r.about(ctx, tx, j)
-			if err != nil {
-				return err
-			}
-			var fallen []memory.Fallen
-			if deleted, fallen, err = memory.DeleteBatch(ctx, tx, j.Tenant, s.target, DeleteBatch); err != nil {
-				return err
-			}
-			if err := insertFallen(ctx, tx, j, fallen); err != nil {
-				return err
-			}
-			next.Deleted = n.Deleted + deleted
-			return noteStep(ctx, tx, j, StepDelete, next, deleted == 0, r.Clock.Now())
-		})
-		if err != nil {
-			return err
-		}
-		if *n = next; deleted == 0 {
-			return nil
-		}
-	}
-}
-
-// verify counts, asking the tables. When something is left, deletion is done
-// again by the next try, and keys are not touched before there is nothing.
-func (r *Runner) verify(ctx context.Context, j Job, n *notes) error {
-	var after memory.Counts
-	var sessions int64
-	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
-		if err := hold(ctx, tx, j, StepVerify); err != nil {
-			return err
-		}
-		s, err := r.about(ctx, tx, j)
-		if err != nil {
-			return err
-		}
-		if after, err = memory.Count(ctx, tx, j.Tenant, s.target); err != nil {
-			return err
-		}
-		if sessions, err = provenance.CountLiveSessions(ctx, tx, j.Tenant, s.target); err != nil {
-			return err
-		}
-		if sessions > 0 {
-			err = reopenStep(ctx, tx, j, StepBury)
-		}
-		if after.Memories > 0 {
-			err = errors.Join(err, reopenStep(ctx, tx, j, StepDelete))
-		}
-		if err != nil || sessions > 0 || after.Memories > 0 {
-			return err
-		}
-		n.After, n.Sessions = &after, sessions
-		return noteStep(ctx, tx, j, StepVerify, *n, true, r.Clock.Now())
-	})
-	if err == nil && (after.Memories > 0 || sessions > 0) {
-		err = fmt.Errorf("%d rows and %d sessions are left: %w", after.Memories, sessions, errSurvivors)
-	}
-	return err
-}
-
-// errSurvivors stops an erasure before its keys are touched.
-var errSurvivors = errors.New("deletion was not complete")
-
-// puncture asks for the keys to go, and ends the life of the user's numbers.
-func (r *Runner) puncture(ctx context.Context, j Job) error {
-	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
-		if err := hold(ctx, tx, j, StepPuncture); err != nil {
-			return err
-		}
-		s, err := r.about(ctx, tx, j)
-		if err != nil {
-			return err
-		}
-		now := r.Clock.Now()
-		if len(s.paths) > 0 {
-			if err := shred.RequestPuncture(ctx, tx, j.Tenant, s.paths, j.ID, now); err != nil {
-				return err
-			}
-		}
-		if j.Kind == KindUser {
-			if err := provenance.Retire(ctx, tx, j.Tenant, s.numbers, now); err != nil {
-				return err
-			}
-		}
-		return noteStep(ctx, tx, j, StepPuncture, notes{}, true, now)
-	})
-}
-
-// rotate destroys the old keys, together with those of whoever else is being
-// forgotten at the time.
-func (r *Runner) rotate(ctx context.Context, j Job, n *notes) error {
-	var s subject
+	var t tenants.Tenant
 	err := r.Pool.With(ctx, func(db pg.DB) (err error) {
-		s, err = r.about(ctx, db, j)
+		t, err = tenants.GetByNo(ctx, db, j.Tenant)
 		return err
 	})
-	if err != nil {
-		return err
+	switch {
+	case err != nil:
+		return Progress{}, err
+	case t.State == tenants.StatePurging:
+		return Progress{Wait: purgePause}, nil
+	case t.State != tenants.StatePurged:
+		return Progress{}, nil
 	}
-	if len(s.paths) > 0 {
-		done, err := r.Rotator.Rotate(ctx, j.Tenant)
-		if err != nil {
-			return err
-		}
-		if done, err = r.destruction(ctx, j, s, done); err != nil {
-			return err
-		}
-		n.Rotation = &rotated{
-			Epoch: done.Epoch, OldVersion: done.OldVersion, DestroyedAt: done.DestroyedAt, DestroyDue: done.DestroyDue,
-		}
-	}
-	return r.done(ctx, j, StepRotate, *n)
-}
-
-// destruction returns the rotation in which the paths were punctured, which may
-// have been somebody else's and not the last. One that never finished itself
-// was finished by the last.
-func (r *Runner) destruction(ctx context.Context, j Job, s subject, last shred.Rotation) (shred.Rotation, error) {
-	own := last
-	err := r.Pool.With(ctx, func(db pg.DB) error {
-		epoch, err := shred.PunctureEpoch(ctx, db, j.Tenant, s.paths)
-		if err != nil || epoch == 0 || epoch == last.Epoch {
-			return err
-		}
-		own, err = shred.ReadRotation(ctx, db, j.Tenant, epoch)
-		return err
-	})
-	if err != nil || own.State != shred.RotationFinished || own.DestroyedAt.IsZero() {
-		return last, err
-	}
-	return own, nil
-}
-
-// finish ends the erasure, and for a user lifts the fence, in one transaction:
-// a fence that this request lifted is never raised by it again.
-func (r *Runner) finish(ctx context.Context, j Job, s Step) error {
-	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
-		if err := hold(ctx, tx, j, s); err != nil {
-			return err
-		}
-		now := r.Clock.Now()
-		if j.Kind == KindUser {
-			if err := tombstones.Lift(ctx, tx, j.Tenant, j.User, j.ID, now); err != nil {
-				return err
-			}
-		}
-		if err := noteStep(ctx, tx, j, s, notes{}, true, now); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, sqlDone, pg.Args{"tenant": j.Tenant, "id": j.ID, "now": now})
-		return err
-	})
+	return Progress{Over: true, Done: j.State < StateDone}, r.endByPurge(ctx, j)
 }
 
 func (r *Runner) done(ctx context.Context, j Job, s Step, n notes) error {

@@ -2,6 +2,7 @@ package erasure
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"time"
 
@@ -11,25 +12,28 @@ import (
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/shred"
+	"forgettable.dev/memd/tenants"
 )
 
 // Service accepts requests and waits for the worker to carry them out. It runs
 // beside the API and can neither delete a tombstone nor touch a key.
 type Service struct {
-	// Pool, Keyring and Directory are required.
+	// Pool, Keyring, Directory and Clock are required.
 	Pool      *pg.Pool
 	Keyring   *shred.Keyring
 	Directory *provenance.Directory
 	Clock     memd.Clock
-	// Wait bounds how long a call waits for the erasure to be done; zero means
-	// DefaultWait.
+	// Stores are counted by DryRun; without any, MemoryStore alone.
+	Stores []Store
+	// Wait bounds how long a call waits for the erasure to be done unless its
+	// caller says; zero means DefaultWait.
 	Wait time.Duration
 	// Closing, if set, is closed when the process is about to end: calls that
 	// wait then answer at once, with the state that the erasure is in.
 	Closing <-chan struct{}
 }
 
-// DefaultWait is how long ForgetUser and ForgetSession wait for the worker.
+// DefaultWait is how long a call waits for the worker.
 const DefaultWait = 30 * time.Second
 
 // waitInterval is how often the journal is looked at meanwhile.
@@ -41,19 +45,22 @@ type Caller struct {
 	Tenant memd.TenantNo
 	Epoch  int64
 	KeyID  uuid.UUID
+	// Wait is how long this call waits for the erasure to be done: nil for the
+	// service's own bound, zero for not at all.
+	Wait *time.Duration
 }
 
 // ForgetUser forgets a user of an app: everything in the user's scope, and
 // every row anywhere that the user contributed to. It returns when the erasure
-// is done, or, in state running or accepted, when Wait ran out; when ctx ended
-// first, with memd.ErrErasureUnfinished. The erasure goes on either way, and
-// calling again with the same request id waits again. It is idempotent by
-// request id, and forgetting somebody who was never seen succeeds.
+// is done, or, in state running or accepted, when the time to wait ran out; when
+// ctx ended first, with memd.ErrErasureUnfinished. The erasure goes on either
+// way, and calling again with the same request id waits again. It is idempotent
+// by request id, and forgetting somebody who was never seen succeeds.
 func (s *Service) ForgetUser(ctx context.Context, c Caller, app, userID string, request uuid.UUID) (Report, error) {
 	if err := validateIDs(app, userID); err != nil {
 		return Report{}, err
 	}
-	return s.forget(ctx, c, request, func(k *shred.Keys) Job {
+	return s.forget(ctx, c, request, userID, "", func(k *shred.Keys) Job {
 		return Job{Tenant: c.Tenant, ID: request, Kind: KindUser, App: app, User: k.UserRef(app, userID)}
 	})
 }
@@ -62,16 +69,70 @@ func (s *Service) ForgetUser(ctx context.Context, c Caller, app, userID string, 
 // contributed to. The session's id is refused from then on. Otherwise like
 // ForgetUser.
 func (s *Service) ForgetSession(ctx context.Context, c Caller, app, userID, sessionID string, request uuid.UUID) (Report, error) {
+	return s.forgetSession(ctx, c, KindSession, app, userID, sessionID, request)
+}
+
+// DeleteSession deletes a session: its events, state and artifacts, and, with
+// memories, every row that it contributed to. Without, what memory drew from it
+// stays, it returns when the rows are gone and the puncture is asked for, and
+// the keys go with the tenant's next rotation, a day later at most. Without a
+// request id, uuid.Nil, the id is the session's: deleting it twice is one
+// erasure. Otherwise like ForgetUser.
+func (s *Service) DeleteSession(ctx context.Context, c Caller, app, userID, sessionID string, memories bool, request uuid.UUID) (Report, error) {
+	kind := KindContent
+	if memories {
+		kind = KindSession
+	}
+	return s.forgetSession(ctx, c, kind, app, userID, sessionID, request)
+}
+
+func (s *Service) forgetSession(ctx context.Context, c Caller, kind Kind, app, userID, sessionID string, request uuid.UUID) (Report, error) {
 	if err := validateIDs(app, userID); err != nil {
 		return Report{}, err
 	}
 	if err := validateID("session_id", sessionID); err != nil {
 		return Report{}, err
 	}
-	return s.forget(ctx, c, request, func(k *shred.Keys) Job {
+	return s.forget(ctx, c, request, userID, sessionID, func(k *shred.Keys) Job {
 		user := k.UserRef(app, userID)
-		return Job{Tenant: c.Tenant, ID: request, Kind: KindSession, App: app, User: user, Session: k.SessionRef(user, sessionID)}
+		j := Job{Tenant: c.Tenant, ID: request, Kind: kind, App: app, User: user, Session: k.SessionRef(user, sessionID)}
+		if j.ID == uuid.Nil {
+			j.ID = idOf(kind, j.Session)
+		}
+		return j
 	})
+}
+
+// idOf is the request id of a session's deletion that was given none: a UUID of
+// version 8 that says nothing to whoever does not hold the index key.
+func idOf(kind Kind, session memd.Ref) uuid.UUID {
+	sum := sha256.Sum256(append([]byte("memd/delete-session/"+kind.String()+"/"), session[:]...))
+	id := uuid.UUID(sum[:16])
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80
+	return id
+}
+
+// DeleteTenant purges a suspended or drained tenant: everything of everybody,
+// its last key, and its API keys. The caller repeats name and display name, so
+// that a pasted id is not enough. Otherwise like ForgetUser.
+func (s *Service) DeleteTenant(ctx context.Context, c Caller, name, displayName string, request uuid.UUID) (Report, error) {
+	var t tenants.Tenant
+	var j Job
+	err := s.Pool.With(ctx, func(db pg.DB) (err error) {
+		if t, err = tenants.Get(ctx, db, name); err != nil {
+			return err
+		}
+		if t.DisplayName != displayName {
+			return &memd.InvalidError{Field: "confirm_display_name", Problem: "must be the tenant's display name, letter by letter"}
+		}
+		j, err = accept(ctx, db, Job{Tenant: t.No, ID: request, Kind: KindTenant}, c.KeyID, s.Clock.Now(), nil)
+		return err
+	})
+	if err != nil {
+		return Report{}, err
+	}
+	c.Tenant = t.No
+	return s.waited(ctx, c, j)
 }
 
 // validateIDs refuses ids that name nobody: an empty filter never deletes, and
@@ -93,36 +154,48 @@ func validateID(field, id string) error {
 	return nil
 }
 
-func (s *Service) forget(ctx context.Context, c Caller, request uuid.UUID, job func(k *shred.Keys) Job) (Report, error) {
-	k, err := s.Keyring.Keys(ctx, c.Tenant, c.Epoch)
-	if err != nil {
-		return Report{}, err
-	}
+func (s *Service) forget(ctx context.Context, c Caller, request uuid.UUID, userID, sessionID string, job func(k *shred.Keys) Job) (Report, error) {
 	var j Job
-	err = s.Pool.With(ctx, func(db pg.DB) error {
-		j, err = Accept(ctx, db, job(k), c.KeyID, s.Clock.Now())
-		return err
+	err := s.withKeys(ctx, c, func(k *shred.Keys) error {
+		seal := func(no memd.Number) (user, session []byte, err error) {
+			if user, err = sealUnder(k, no, fieldUser, []byte(userID)); err == nil && sessionID != "" {
+				session, err = sealUnder(k, no, fieldSession, []byte(sessionID))
+			}
+			return user, session, err
+		}
+		return s.Pool.With(ctx, func(db pg.DB) (err error) {
+			j, err = accept(ctx, db, job(k), c.KeyID, s.Clock.Now(), seal)
+			return err
+		})
 	})
 	if err != nil {
 		return Report{}, err
 	}
-	if err := s.wait(ctx, &j); err != nil {
-		return Report{}, err
-	}
-	return s.report(ctx, c, request)
+	return s.waited(ctx, c, j)
 }
 
-// wait returns when the job is done or the time to wait for it is over.
-func (s *Service) wait(ctx context.Context, j *Job) error {
+// waited waits for an accepted job as long as the caller wants, and reports it.
+func (s *Service) waited(ctx context.Context, c Caller, j Job) (Report, error) {
 	limit := s.Wait
 	if limit == 0 {
 		limit = DefaultWait
 	}
+	if c.Wait != nil {
+		limit = *c.Wait
+	}
+	if err := s.wait(ctx, &j, limit); err != nil {
+		return Report{}, err
+	}
+	return s.Report(ctx, c, j.ID)
+}
+
+// wait returns when the job is done or the time to wait for it is over.
+func (s *Service) wait(ctx context.Context, j *Job, limit time.Duration) error {
 	end := time.NewTimer(limit)
 	defer end.Stop()
 	tick := time.NewTicker(waitInterval)
 	defer tick.Stop()
-	for j.State != StateDone {
+	for j.State < StateDone && limit > 0 {
 		select {
 		case <-ctx.Done():
 			return errors.Join(memd.ErrErasureUnfinished, ctx.Err())
@@ -146,21 +219,18 @@ func (s *Service) wait(ctx context.Context, j *Job) error {
 	return nil
 }
 
-// report reads the report with the keys of now: the erasure itself has made
-// the ones it was accepted with stale.
-func (s *Service) report(ctx context.Context, c Caller, request uuid.UUID) (Report, error) {
-	var r Report
+// withKeys runs f with the tenant's keys of now, and again with newer ones when
+// those were superseded meanwhile: an erasure itself makes the ones that it was
+// accepted with stale.
+func (s *Service) withKeys(ctx context.Context, c Caller, f func(k *shred.Keys) error) error {
 	for {
 		k, err := s.Keyring.Keys(ctx, c.Tenant, c.Epoch)
 		if err != nil {
-			return Report{}, err
-		}
-		err = s.Pool.With(ctx, func(db pg.DB) error {
-			r, err = ReadReport(ctx, db, s.Directory, k, request)
 			return err
-		})
+		}
+		err = f(k)
 		if !errors.Is(err, memd.ErrStale) || ctx.Err() != nil {
-			return r, err
+			return err
 		}
 	}
 }

@@ -157,7 +157,7 @@ func TestInvariant8_ASurvivorKeepsTheKeys(t *testing.T) {
 	}
 	before, destroyed := keys(), w.KMS.Server.Calls("DestroyCryptoKeyVersion")
 	for range 2 {
-		err := r.Run(t.Context(), j)
+		_, err := r.Run(t.Context(), j)
 		if err == nil || !strings.Contains(err.Error(), "verify") {
 			t.Fatalf("with a survivor: %v", err)
 		}
@@ -170,7 +170,7 @@ func TestInvariant8_ASurvivorKeepsTheKeys(t *testing.T) {
 		w.wants(user("alice")) // Behind the fence all the same.
 	}
 	w.exec(`DROP TRIGGER revive ON memd.erasure_steps`)
-	if err := r.Run(t.Context(), j); err != nil {
+	if _, err := r.Run(t.Context(), j); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.job(j); got.State != erasure.StateDone || w.count(`SELECT count(*) FROM memd.memories`) != 1 {
@@ -196,13 +196,13 @@ func TestInvariant8_ALiveSessionKeepsTheKeys(t *testing.T) {
 		}
 	}
 	w.exec(`UPDATE memd.sessions SET state = 1`)
-	if err := r.Run(t.Context(), j); err == nil || !strings.Contains(err.Error(), "1 sessions are left") {
+	if _, err := r.Run(t.Context(), j); err == nil || !strings.Contains(err.Error(), "1 sessions are left") {
 		t.Fatalf("with a live session: %v", err)
 	}
 	if n := w.count(`SELECT count(*) FROM memd.punctures`); n != 0 {
 		t.Error("keys were touched")
 	}
-	if err := r.Run(t.Context(), j); err != nil {
+	if _, err := r.Run(t.Context(), j); err != nil {
 		t.Fatal(err)
 	}
 	if n := w.count(`SELECT count(*) FROM memd.sessions WHERE state = 1`); n != 0 {

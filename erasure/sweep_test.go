@@ -161,7 +161,7 @@ func (w *sweep) populate() people {
 func (w *sweep) unbroken(session string) string {
 	w.t.Helper()
 	p := w.populate()
-	if err := w.clean.Run(w.t.Context(), w.accept(p.tenant, "alice", session)); err != nil {
+	if _, err := w.clean.Run(w.t.Context(), w.accept(p.tenant, "alice", session)); err != nil {
 		w.t.Fatal(err)
 	}
 	w.check(p, session)
@@ -181,7 +181,7 @@ func (w *sweep) breakAt(session string, k int, mode fault.Mode, want string) (ki
 		w.t.Fatalf("point %d was not reached, and yet: %v", k, err)
 	}
 	w.living(p)
-	if err := w.clean.Run(w.t.Context(), j); err != nil {
+	if _, err := w.clean.Run(w.t.Context(), j); err != nil {
 		w.t.Errorf("resuming: %v", err)
 	}
 	w.check(p, session)
@@ -218,9 +218,9 @@ func (w *sweep) runBroken(j erasure.Job, mode fault.Mode) error {
 		return err
 	}
 	r := &erasure.Runner{Pool: pool, Rotator: rotator, Clock: memd.SystemClock{}, Logger: log}
-	err = r.Run(ctx, j)
+	_, err = r.Run(ctx, j)
 	for tries := 0; err != nil && tries < 5 && (mode == fault.StumbleBefore || mode == fault.StumbleAfter); tries++ {
-		err = r.Run(ctx, j)
+		_, err = r.Run(ctx, j)
 	}
 	return err
 }

@@ -3,12 +3,12 @@ package erasure
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
@@ -16,7 +16,6 @@ import (
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/tenants"
-	"forgettable.dev/memd/tombstones"
 )
 
 // Bounds of a Worker's rounds.
@@ -33,14 +32,19 @@ const (
 	// MaxBackoff bounds the wait before a failed erasure is tried again.
 	MaxBackoff = time.Minute
 
-	openBatch = 100
 	// heldPause is how long a request waits before it looks again whether the
 	// other request for its user is done.
 	heldPause = 50 * time.Millisecond
+	// fetchCooldown and fetchInterval say how soon a job is fetched: at once when
+	// it is announced, and otherwise when its time has come.
+	fetchCooldown = 10 * time.Millisecond
+	fetchInterval = 200 * time.Millisecond
+	// stopTimeout bounds how long jobs may take to break off.
+	stopTimeout = 30 * time.Second
 )
 
 // WorkerConfig says what a Worker works with. All fields are required but
-// Metrics.
+// Metrics and Parts.
 type WorkerConfig struct {
 	Pool    *pg.Pool
 	Rotator *shred.Rotator
@@ -49,6 +53,7 @@ type WorkerConfig struct {
 	Clock     memd.Clock
 	Logger    *slog.Logger
 	Metrics   Metrics
+	Parts
 }
 
 // Metrics is told how the work goes. The zero value keeps nothing.
@@ -57,8 +62,8 @@ type Metrics struct {
 	// accepted; Failed for each try that did not.
 	Done   func(kind Kind, took time.Duration)
 	Failed func(kind Kind)
-	// Open is told, each round, how many erasures are open and overdue.
-	Open func(open, overdue int64)
+	// Open is told, each round, what is not finished.
+	Open func(Backlog)
 	// Swept counts expired rows that were deleted.
 	Swept func(rows int64)
 }
@@ -77,16 +82,14 @@ type Worker struct {
 	running map[task]bool
 }
 
-// task names a piece of work: an erasure, or what is to be done for a tenant.
+// task names what is to be done for a tenant beside erasures.
 type task struct {
 	what   string
 	tenant memd.TenantNo
-	id     uuid.UUID // of an erasure
 }
 
 // What a task is.
 const (
-	taskErasure   = "erasure"
 	taskProvision = "setting up a tenant"
 	taskRotation  = "finishing a rotation"
 )
@@ -103,7 +106,7 @@ func NewWorker(c WorkerConfig) (*Worker, error) {
 	}
 	return &Worker{
 		c:       c,
-		runner:  &Runner{Pool: c.Pool, Rotator: c.Rotator, Clock: c.Clock, Logger: c.Logger},
+		runner:  &Runner{Pool: c.Pool, Rotator: c.Rotator, Clock: c.Clock, Logger: c.Logger, Parts: c.Parts},
 		slots:   make(chan struct{}, Concurrency),
 		failing: map[task]retry{},
 		running: map[task]bool{},
@@ -113,6 +116,24 @@ func NewWorker(c WorkerConfig) (*Worker, error) {
 // Run works until ctx ends, and returns when nothing that it started is under
 // way any more.
 func (w *Worker) Run(ctx context.Context) error {
+	queue, err := w.queue()
+	if err != nil {
+		return err
+	}
+	if err := queue.Start(context.WithoutCancel(ctx)); err != nil {
+		return fmt.Errorf("starting the job queue: %w", err)
+	}
+	w.rounds(ctx)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := queue.StopAndCancel(stopping); err != nil {
+		return fmt.Errorf("stopping the job queue: %w", err)
+	}
+	return nil
+}
+
+// rounds does what is not in the queue, until ctx ends.
+func (w *Worker) rounds(ctx context.Context) {
 	wake := make(chan struct{}, 1)
 	nudge := func() {
 		select {
@@ -130,20 +151,29 @@ func (w *Worker) Run(ctx context.Context) error {
 	})
 	poll := time.NewTicker(PollInterval)
 	defer poll.Stop()
-	var swept time.Time
+	every := map[string]time.Time{}
 	for {
-		if err := w.round(ctx, &group, nudge); err != nil && ctx.Err() == nil {
-			w.c.Logger.ErrorContext(ctx, "looking for work", "error", err)
-		}
-		if now := time.Now(); now.Sub(swept) >= SweepInterval {
-			swept = now
-			if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
-				w.c.Logger.ErrorContext(ctx, "sweeping expired rows", "error", err)
+		for _, p := range []struct {
+			doing    string
+			interval time.Duration
+			do       func(context.Context) error
+		}{
+			{"looking for work", 0, func(ctx context.Context) error { return w.round(ctx, &group, nudge) }},
+			{"looking for orphaned erasures", rescueAfter, w.rescue},
+			{"looking for lost erasures", reconcileInterval, w.reconcile},
+			{"sweeping expired rows", SweepInterval, w.sweep},
+		} {
+			if time.Since(every[p.doing]) < p.interval {
+				continue
+			}
+			every[p.doing] = time.Now()
+			if err := p.do(ctx); err != nil && ctx.Err() == nil {
+				w.c.Logger.ErrorContext(ctx, p.doing, "error", err)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-poll.C:
 		case <-wake:
 		}
@@ -153,22 +183,24 @@ func (w *Worker) Run(ctx context.Context) error {
 // round starts whatever is to be done and not under way.
 func (w *Worker) round(ctx context.Context, group *sync.WaitGroup, nudge func()) error {
 	var creating []tenants.Tenant
-	var open []Job
-	var unfinished []memd.TenantNo
-	busy := w.busy()
+	var unfinished, overdue []memd.TenantNo
+	now := w.c.Clock.Now()
 	err := w.c.Pool.With(ctx, func(db pg.DB) (err error) {
 		if creating, err = tenants.Creating(ctx, db); err != nil {
 			return err
 		}
-		if open, err = Open(ctx, db, busy, openBatch); err != nil {
+		if unfinished, err = shred.Unfinished(ctx, db); err != nil {
 			return err
 		}
-		if unfinished, err = shred.Unfinished(ctx, db); err != nil || w.c.Metrics.Open == nil {
+		if unfinished, err = withoutErasures(ctx, db, unfinished); err != nil {
 			return err
 		}
-		n, overdue, err := CountOpen(ctx, db, w.c.Clock.Now())
+		if overdue, err = shred.Overdue(ctx, db, now.Add(-RotateEvery)); err != nil || w.c.Metrics.Open == nil {
+			return err
+		}
+		b, err := CountBacklog(ctx, db, now)
 		if err == nil {
-			w.c.Metrics.Open(n, overdue)
+			w.c.Metrics.Open(b)
 		}
 		return err
 	})
@@ -176,50 +208,35 @@ func (w *Worker) round(ctx context.Context, group *sync.WaitGroup, nudge func())
 		return err
 	}
 	for _, t := range creating {
-		w.start(ctx, group, task{what: taskProvision, tenant: t.No}, nudge, func() error { return w.provision(ctx, t) }, w.failed)
+		w.start(ctx, group, task{taskProvision, t.No}, nudge, func() error { return w.provision(ctx, t) })
 	}
-	waiting := map[memd.TenantNo]bool{}
-	for _, j := range open {
-		waiting[j.Tenant] = true
-		w.start(ctx, group, task{what: taskErasure, tenant: j.Tenant, id: j.ID}, nudge,
-			func() error { return w.exclusively(ctx, j) },
-			func(ctx context.Context, t task, tries int, err error) { w.stopped(ctx, j, tries, err) })
-	}
-	for _, t := range unfinished {
-		if waiting[t] {
-			continue // its erasure rotates
-		}
-		w.start(ctx, group, task{what: taskRotation, tenant: t}, nudge, func() error {
+	for _, t := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(unfinished, overdue)))) {
+		w.start(ctx, group, task{taskRotation, t}, nudge, func() error {
 			_, err := w.c.Rotator.Rotate(ctx, t)
 			return err
-		}, w.failed)
+		})
 	}
 	return nil
 }
 
-// busy returns the erasures that are under way here or whose time to be tried
-// again has not come.
-func (w *Worker) busy() []uuid.UUID {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var ids []uuid.UUID
-	now := time.Now()
-	for t, f := range w.failing {
-		switch {
-		case now.Before(f.after):
-			if t.what == taskErasure {
-				ids = append(ids, t.id)
-			}
-		case now.Sub(f.after) > 2*MaxBackoff && !w.running[t]:
-			delete(w.failing, t) // Somebody else has done it, or it would have been tried.
-		}
+const sqlWithoutErasures = `
+SELECT t FROM unnest(@tenants::bigint[]) AS t
+WHERE NOT EXISTS (SELECT FROM memd.erasures e WHERE e.tenant_no = t AND e.state < 3)`
+
+// withoutErasures leaves out tenants with an open erasure, which rotates itself.
+func withoutErasures(ctx context.Context, db pg.DB, list []memd.TenantNo) ([]memd.TenantNo, error) {
+	if len(list) == 0 {
+		return nil, nil
 	}
-	for t := range w.running {
-		if t.what == taskErasure {
-			ids = append(ids, t.id)
-		}
+	rows, err := db.Query(ctx, sqlWithoutErasures, pg.Args{"tenants": list})
+	if err != nil {
+		return nil, fmt.Errorf("finding tenants without erasures: %w", err)
 	}
-	return ids
+	out, err := pgx.CollectRows(rows, pgx.RowTo[memd.TenantNo])
+	if err != nil {
+		return nil, fmt.Errorf("finding tenants without erasures: %w", err)
+	}
+	return out, nil
 }
 
 func (w *Worker) provision(ctx context.Context, t tenants.Tenant) error {
@@ -231,9 +248,7 @@ func (w *Worker) provision(ctx context.Context, t tenants.Tenant) error {
 
 // start runs a task in the background, unless it is under way here or its time
 // to be tried again has not come. One that fails waits longer each time.
-func (w *Worker) start(ctx context.Context, group *sync.WaitGroup, t task, nudge func(), run func() error,
-	failed func(ctx context.Context, t task, tries int, err error),
-) {
+func (w *Worker) start(ctx context.Context, group *sync.WaitGroup, t task, nudge func(), run func() error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.running[t] || time.Now().Before(w.failing[t].after) {
@@ -249,7 +264,7 @@ func (w *Worker) start(ctx context.Context, group *sync.WaitGroup, t task, nudge
 		err := run()
 		tries, wait := w.ended(t, err)
 		if tries > 0 && ctx.Err() == nil {
-			failed(ctx, t, tries, err)
+			w.c.Logger.ErrorContext(ctx, t.what+" stopped and will be tried again", "tenant_no", t.tenant, "tries", tries, "error", err)
 		}
 		<-w.slots
 		nudge()
@@ -265,73 +280,15 @@ func (w *Worker) ended(t task, err error) (tries int, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.running, t)
-	switch {
-	case err == nil:
+	if err == nil {
 		delete(w.failing, t)
 		return 0, 0
-	case errors.Is(err, errElsewhere):
-		wait = PollInterval
-		w.failing[t] = retry{after: time.Now().Add(wait)}
-		return 0, wait
-	case errors.Is(err, tombstones.ErrHeld):
-		// Two requests for one user take turns; that is no failure.
-		wait = heldPause
-		w.failing[t] = retry{after: time.Now().Add(wait)}
-		return 0, wait
 	}
 	f := w.failing[t]
-	wait = min(MaxBackoff, 100*time.Millisecond<<min(f.tries, 10))
-	wait = wait/2 + rand.N(wait/2+1)
+	wait = backoff(f.tries + 1)
 	w.failing[t] = retry{tries: f.tries + 1, after: time.Now().Add(wait)}
 	return f.tries + 1, wait
 }
-
-// failed reports a task that has no metric of its own.
-func (w *Worker) failed(ctx context.Context, t task, tries int, err error) {
-	w.c.Logger.ErrorContext(ctx, t.what+" stopped and will be tried again", "tenant_no", t.tenant, "tries", tries, "error", err)
-}
-
-// stopped reports an erasure that could not be done.
-func (w *Worker) stopped(ctx context.Context, j Job, tries int, err error) {
-	if w.c.Metrics.Failed != nil {
-		w.c.Metrics.Failed(j.Kind)
-	}
-	w.c.Logger.WarnContext(ctx, "erasure stopped and will be tried again", "tenant_no", j.Tenant,
-		"request_id", j.ID, "user", j.User, "kind", j.Kind.String(), "tries", tries, "error", err)
-}
-
-// exclusively runs an erasure under its lock, which dies with this process. It
-// leaves an erasure alone that another worker has, or has done.
-func (w *Worker) exclusively(ctx context.Context, j Job) error {
-	conn, err := w.c.Pool.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	id := pg.LockID(pg.LockErasure).ForID(j.ID)
-	held, err := pg.TryLock(ctx, conn.Conn(), id)
-	if err != nil {
-		return err
-	}
-	if !held {
-		return errElsewhere
-	}
-	defer func() { _ = pg.Unlock(ctx, conn.Conn(), id) }()
-	// It was listed before it was locked.
-	if now, err := Read(ctx, conn, j.Tenant, j.ID); err != nil || now.State == StateDone {
-		return err
-	}
-	if err := w.runner.Run(ctx, j); err != nil {
-		return err
-	}
-	if w.c.Metrics.Done != nil {
-		w.c.Metrics.Done(j.Kind, w.c.Clock.Now().Sub(j.AcceptedAt))
-	}
-	return nil
-}
-
-// errElsewhere says that another worker runs the erasure.
-var errElsewhere = errors.New("another worker runs it")
 
 // sweep deletes expired rows, batch after batch.
 func (w *Worker) sweep(ctx context.Context) error {

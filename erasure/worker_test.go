@@ -32,7 +32,7 @@ func (m *told) metrics() erasure.Metrics {
 	return erasure.Metrics{
 		Done:   func(erasure.Kind, time.Duration) { m.done.Add(1) },
 		Failed: func(erasure.Kind) { m.failed.Add(1) },
-		Open:   func(open, _ int64) { m.open.Store(open) },
+		Open:   func(b erasure.Backlog) { m.open.Store(b.Open) },
 		Swept:  func(rows int64) { m.swept.Add(rows) },
 	}
 }
@@ -147,7 +147,7 @@ func TestWorker_KeyServiceAway(t *testing.T) {
 		t.Errorf("state %v, %d done", got.State, m.done.Load())
 	}
 	// The rows are gone and the fence is up: it waits for the keys alone.
-	if n := w.count(`SELECT count(*) FROM memd.erasure_steps WHERE done`); n != 5 {
+	if n := w.count(`SELECT count(*) FROM memd.erasure_steps WHERE done`); n != 10 {
 		t.Errorf("%d steps are done", n)
 	}
 	w.refused(at(said("alice", "s9", "late"), time.Now()), memd.ErrFenced)
@@ -207,13 +207,13 @@ func TestRunner_TwiceAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for range 3 {
 		group.Go(func() {
-			if err := r.Run(t.Context(), j); err != nil && !memd.Transient(err) {
+			if _, err := r.Run(t.Context(), j); err != nil && !memd.Transient(err) {
 				t.Error(err)
 			}
 		})
 	}
 	group.Wait()
-	if err := r.Run(t.Context(), j); err != nil {
+	if _, err := r.Run(t.Context(), j); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"1 2 ", "2  2", "3  ", "4  "} // before; sessions

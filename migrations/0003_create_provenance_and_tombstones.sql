@@ -121,11 +121,12 @@ GRANT SELECT, INSERT, UPDATE ON memd.fences TO memd_worker;
 CREATE VIEW memd.fence_states AS SELECT tenant_no, user_ref, state, erased_before FROM memd.fences;
 GRANT SELECT ON memd.fence_states TO memd_app, memd_worker;
 
--- Permanent marks. kind 1: a session (ref = its keyed digest). kind 3: a memory
+-- Permanent marks. kind 1: a session (ref = its keyed digest). kind 2: a session's
+-- content (ref as before): its memories stay and may grow. kind 3: a memory
 -- (ref = its id): versions up to through_version are dead.
 CREATE TABLE memd.tombstones (
   tenant_no       bigint      NOT NULL,
-  kind            smallint    NOT NULL CHECK (kind IN (1, 3)),
+  kind            smallint    NOT NULL CHECK (kind IN (1, 2, 3)),
   ref             bytea       NOT NULL,
   owner_no        bigint,
   through_version bigint,

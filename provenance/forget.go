@@ -22,6 +22,19 @@ SELECT subject_no FROM memd.subjects
 WHERE tenant_no = @tenant AND user_ref = @ref
 ORDER BY subject_no`
 
+const sqlRetiredSubjects = `
+SELECT subject_no FROM memd.subjects
+WHERE tenant_no = @tenant AND user_ref = @ref AND retired_at IS NOT NULL
+ORDER BY subject_no`
+
+const sqlLiveSubjects = `
+SELECT subject_no FROM memd.subjects
+WHERE tenant_no = @tenant AND user_ref = @ref AND retired_at IS NULL`
+
+const sqlSubjectPage = `
+SELECT subject_no, user_ref FROM memd.subjects
+WHERE tenant_no = @tenant AND subject_no > @after ORDER BY subject_no LIMIT @limit`
+
 const sqlSessionOf = `
 SELECT subject_no, session_no FROM memd.sessions
 WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) AND session_ref = @ref
@@ -48,13 +61,53 @@ WHERE tenant_no = @tenant AND subject_no = ANY (@subjects) AND retired_at IS NUL
 // AllSubjects returns every number that a user ever had, of earlier lives too,
 // oldest first.
 func AllSubjects(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref) ([]memd.Number, error) {
-	rows, err := db.Query(ctx, sqlSubjectsOf, pg.Args{"tenant": tenant, "ref": ref[:]})
+	return subjectNumbers(ctx, db, sqlSubjectsOf, pg.Args{"tenant": tenant, "ref": ref[:]})
+}
+
+func subjectNumbers(ctx context.Context, db pg.DB, sql string, args pg.Args) ([]memd.Number, error) {
+	rows, err := db.Query(ctx, sql, args)
 	if err != nil {
 		return nil, fmt.Errorf("finding a user's numbers: %w", err)
 	}
 	out, err := pgx.CollectRows(rows, pgx.RowTo[memd.Number])
 	if err != nil {
 		return nil, fmt.Errorf("finding a user's numbers: %w", err)
+	}
+	return out, nil
+}
+
+// RetiredSubjects returns the numbers of a user's past lives, oldest first.
+func RetiredSubjects(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref) ([]memd.Number, error) {
+	return subjectNumbers(ctx, db, sqlRetiredSubjects, pg.Args{"tenant": tenant, "ref": ref[:]})
+}
+
+// LiveSubjects returns the number of a user's present life, if there is one.
+func LiveSubjects(ctx context.Context, db pg.DB, tenant memd.TenantNo, ref memd.Ref) ([]memd.Number, error) {
+	return subjectNumbers(ctx, db, sqlLiveSubjects, pg.Args{"tenant": tenant, "ref": ref[:]})
+}
+
+// Known is one subject of the directory.
+type Known struct {
+	Number memd.Number
+	Ref    memd.Ref
+}
+
+// Page returns up to limit subjects of a tenant, of every life, users and shared
+// scopes alike, with a number above after.
+func Page(ctx context.Context, db pg.DB, tenant memd.TenantNo, after memd.Number, limit int) ([]Known, error) {
+	rows, err := db.Query(ctx, sqlSubjectPage, pg.Args{"tenant": tenant, "after": after, "limit": limit})
+	if err != nil {
+		return nil, fmt.Errorf("listing subjects: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Known, err error) {
+		var ref []byte
+		if err = row.Scan(&k.Number, &ref); err == nil {
+			k.Ref = memd.Ref(ref)
+		}
+		return k, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing subjects: %w", err)
 	}
 	return out, nil
 }
@@ -127,4 +180,17 @@ func Retire(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd
 		return fmt.Errorf("retiring subjects: %w", err)
 	}
 	return nil
+}
+
+const sqlCountTenant = `
+SELECT (SELECT count(*) FROM memd.subjects WHERE tenant_no = @tenant AND retired_at IS NULL),
+  (SELECT count(*) FROM memd.sessions WHERE tenant_no = @tenant AND state <> 2)`
+
+// CountTenant counts a tenant's living subjects, shared scopes among them, and
+// their sessions.
+func CountTenant(ctx context.Context, db pg.DB, tenant memd.TenantNo) (subjects, sessions int64, err error) {
+	if err = db.QueryRow(ctx, sqlCountTenant, pg.Args{"tenant": tenant}).Scan(&subjects, &sessions); err != nil {
+		return 0, 0, fmt.Errorf("counting a tenant's subjects: %w", err)
+	}
+	return subjects, sessions, nil
 }

@@ -50,6 +50,17 @@ const (
 	IndexSealed
 )
 
+// LiftMode says when the fence of an erased user is lifted.
+type LiftMode uint8
+
+const (
+	LiftUnknown LiftMode = iota
+	// LiftAfterErasure lets the user return as soon as the erasure is done.
+	LiftAfterErasure
+	// LiftAfterSweep keeps the fence up until the second sweep.
+	LiftAfterSweep
+)
+
 // Policy is what a tenant decides about its memory.
 type Policy struct {
 	// Dimension is the number of components of every vector.
@@ -63,6 +74,8 @@ type Policy struct {
 	Index        IndexMode
 	// IngestionDelay is how late words may arrive after they were spoken.
 	IngestionDelay time.Duration
+	// LiftFence is when an erased user may return.
+	LiftFence LiftMode
 }
 
 // DefaultPolicy is what a tenant has that decides nothing.
@@ -74,6 +87,7 @@ func DefaultPolicy() Policy {
 		DestroyDelay:   MinDestroyDelay,
 		Index:          IndexAuto,
 		IngestionDelay: time.Hour,
+		LiftFence:      LiftAfterErasure,
 	}
 }
 
@@ -85,6 +99,7 @@ type Change struct {
 	DestroyDelay   *time.Duration
 	Index          *IndexMode
 	IngestionDelay *time.Duration
+	LiftFence      *LiftMode
 }
 
 // Apply returns p with the decisions of c.
@@ -95,6 +110,7 @@ func (c Change) Apply(p Policy) Policy {
 	set(&p.DestroyDelay, c.DestroyDelay)
 	set(&p.Index, c.Index)
 	set(&p.IngestionDelay, c.IngestionDelay)
+	set(&p.LiftFence, c.LiftFence)
 	return p
 }
 
@@ -124,6 +140,8 @@ func (p Policy) Validate() error {
 		return invalid("policy.index", "must be auto or sealed")
 	case p.IngestionDelay < 0 || p.IngestionDelay > MaxIngestionDelay:
 		return invalid("policy.ingestion_delay", "must be from 0 to 30 days")
+	case p.LiftFence != LiftAfterErasure && p.LiftFence != LiftAfterSweep:
+		return invalid("policy.lift_fence", "must be after_erasure or after_sweep")
 	}
 	return nil
 }
@@ -168,6 +186,16 @@ func ParseIndexMode(s string) (IndexMode, error) {
 	return parse[IndexMode](indexNames[:], s, "policy.index")
 }
 
+var liftNames = [...]string{"unknown", "after_erasure", "after_sweep"}
+
+// String returns the mode's name in lower case.
+func (m LiftMode) String() string { return name(liftNames[:], int(m), "LiftMode") }
+
+// ParseLiftMode is the inverse of String.
+func ParseLiftMode(s string) (LiftMode, error) {
+	return parse[LiftMode](liftNames[:], s, "policy.lift_fence")
+}
+
 func name(names []string, i int, kind string) string {
 	if i < len(names) {
 		return names[i]
@@ -193,12 +221,13 @@ type stored struct {
 	DestroyDelay   string `json:"destroy_delay"`
 	Index          string `json:"index"`
 	IngestionDelay string `json:"ingestion_delay"`
+	LiftFence      string `json:"lift_fence"`
 }
 
 // MarshalJSON implements json.Marshaler.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	return json.Marshal(stored{
-		p.Dimension, p.Embedder, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(),
+		p.Dimension, p.Embedder, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(), p.LiftFence.String(),
 	})
 }
 
@@ -206,7 +235,7 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 func (p *Policy) UnmarshalJSON(data []byte) error {
 	d := DefaultPolicy()
 	s := stored{
-		d.Dimension, d.Embedder, d.VectorFormat.String(), d.DestroyDelay.String(), d.Index.String(), d.IngestionDelay.String(),
+		d.Dimension, d.Embedder, d.VectorFormat.String(), d.DestroyDelay.String(), d.Index.String(), d.IngestionDelay.String(), d.LiftFence.String(),
 	}
 	if err := json.Unmarshal(data, &s); err != nil {
 		return fmt.Errorf("%w: decoding a policy", memd.ErrCorrupt)
@@ -215,11 +244,12 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 	index, err2 := ParseIndexMode(s.Index)
 	destroy, err3 := time.ParseDuration(s.DestroyDelay)
 	ingestion, err4 := time.ParseDuration(s.IngestionDelay)
-	for _, err := range []error{err1, err2, err3, err4} {
+	lift, err5 := ParseLiftMode(s.LiftFence)
+	for _, err := range []error{err1, err2, err3, err4, err5} {
 		if err != nil {
 			return fmt.Errorf("%w: decoding a policy: %v", memd.ErrCorrupt, err)
 		}
 	}
-	*p = Policy{s.Dimension, s.Embedder, format, destroy, index, ingestion}
+	*p = Policy{s.Dimension, s.Embedder, format, destroy, index, ingestion, lift}
 	return nil
 }

@@ -27,6 +27,13 @@ const (
 const (
 	sqlLockTimeout = `SET LOCAL lock_timeout = '200ms'`
 	sqlDrain       = `SELECT pg_advisory_xact_lock(@hi::int, @lo::int)`
+	// In the order in which writers take theirs.
+	sqlDrainAll = `
+SELECT pg_advisory_xact_lock(k.hi, k.lo)
+FROM (SELECT DISTINCT hi, lo FROM unnest(@hi::int[], @lo::int[]) AS u (hi, lo) ORDER BY 1, 2 OFFSET 0) k`
+	// drainBatch bounds the locks of one transaction: the server has room for
+	// some thousands.
+	drainBatch = 100
 )
 
 // lockKey is where the database's guard finds a user's lock: the first eight
@@ -40,6 +47,19 @@ func lockKey(ref memd.Ref) (hi, lo int32) {
 // DrainLimit and then gives up with a transient error; the fence stays up.
 func drained(ctx context.Context, pool *pg.Pool, ref memd.Ref, fn func(tx pgx.Tx) error) error {
 	hi, lo := lockKey(ref)
+	return locked(ctx, pool, sqlDrain, pg.Args{"hi": hi, "lo": lo}, fn)
+}
+
+// drainedAll is drained for some users at once, with nothing to be done.
+func drainedAll(ctx context.Context, pool *pg.Pool, refs []memd.Ref) error {
+	hi, lo := make([]int32, len(refs)), make([]int32, len(refs))
+	for i, r := range refs {
+		hi[i], lo[i] = lockKey(r)
+	}
+	return locked(ctx, pool, sqlDrainAll, pg.Args{"hi": hi, "lo": lo}, func(pgx.Tx) error { return nil })
+}
+
+func locked(ctx context.Context, pool *pg.Pool, sql string, args pg.Args, fn func(tx pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, DrainLimit, fmt.Errorf("waiting for writers to finish: %w", memd.ErrStale))
 	defer cancel()
 	for {
@@ -47,7 +67,7 @@ func drained(ctx context.Context, pool *pg.Pool, ref memd.Ref, fn func(tx pgx.Tx
 			if _, err := tx.Exec(ctx, sqlLockTimeout); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, sqlDrain, pg.Args{"hi": hi, "lo": lo}); err != nil {
+			if _, err := tx.Exec(ctx, sql, args); err != nil {
 				if pg.SQLState(err) == sqlStateLockNotAvailable {
 					return errQueueing
 				}

@@ -46,7 +46,7 @@ func NewMetrics(r *prometheus.Registry) (*Metrics, error) {
 			Name: "memd_erasure_failures_total", Help: "Tries of an erasure that did not end it. It is tried again.",
 		}, []string{"kind"}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "memd_erasures_open", Help: "Erasures that are not finished: all, and those past their time of one month.",
+			Name: "memd_erasures_open", Help: "Erasures that are not finished: all that are not done, those that wait for their second sweep, those past their time of one month, those under a legal hold, and those that stopped at their last try.",
 		}, []string{"which"}),
 		rotations: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "memd_key_rotations_total", Help: "Key trees that were rotated, each destroying one key version.",
@@ -87,9 +87,12 @@ func (m *Metrics) worker() erasure.Metrics {
 			m.erasures.WithLabelValues(kind.String()).Observe(took.Seconds())
 		},
 		Failed: func(kind erasure.Kind) { m.failures.WithLabelValues(kind.String()).Inc() },
-		Open: func(open, overdue int64) {
-			m.open.WithLabelValues("all").Set(float64(open))
-			m.open.WithLabelValues("overdue").Set(float64(overdue))
+		Open: func(b erasure.Backlog) {
+			m.open.WithLabelValues("all").Set(float64(b.Open))
+			m.open.WithLabelValues("sweeping").Set(float64(b.Sweeping))
+			m.open.WithLabelValues("overdue").Set(float64(b.Overdue))
+			m.open.WithLabelValues("held").Set(float64(b.Held))
+			m.open.WithLabelValues("failing").Set(float64(b.Failing))
 		},
 		Swept: func(rows int64) { m.changed("swept", int(rows)) },
 	}

@@ -28,6 +28,9 @@ const (
 	LockProvision = lockSpace | 4<<40
 	// LockErasure is held, per request, while an erasure is run.
 	LockErasure = lockSpace | 6<<40
+	// LockHolds is taken, per tenant, by whoever sets a hold, and shared by
+	// whoever begins a step. The database takes it: memd.hold_lock.
+	LockHolds = lockSpace | 7<<40
 	// LockSweep is held by the one process that sweeps expired rows.
 	LockSweep = lockSpace | 5<<40
 )

@@ -242,6 +242,22 @@ func (p *Pool) InTx(ctx context.Context, f func(tx pgx.Tx) error) (err error) {
 	return nil
 }
 
+// Look runs f in a transaction of its own kind, of which nothing is kept: it is
+// rolled back in any case. Errors are those of Conn and of Classify.
+func (p *Pool) Look(ctx context.Context, o pgx.TxOptions, f func(tx pgx.Tx) error) (err error) {
+	conn, err := p.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	tx, err := conn.BeginTx(ctx, o)
+	if err != nil {
+		return classify(ctx, fmt.Errorf("beginning: %w", err))
+	}
+	defer func() { err = errors.Join(err, rollback(ctx, tx)) }()
+	return classify(ctx, f(tx))
+}
+
 // rollback ends tx under a context of its own. A connection that is already
 // gone needs none: the server rolls back what its client left.
 func rollback(ctx context.Context, tx pgx.Tx) error {

@@ -103,5 +103,10 @@ func hashMigrations() (string, error) {
 		fmt.Fprintf(h, "%s %d\n", name, len(content))
 		h.Write(content)
 	}
+	jobs, err := pg.JobsVersion()
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(h, "jobs %d\n", jobs)
 	return hex.EncodeToString(h.Sum(nil)[:6]), nil
 }

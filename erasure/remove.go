@@ -1,0 +1,122 @@
+package erasure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/provenance"
+)
+
+// delete empties the stores of a stage, batch after batch; each batch and the
+// record of it are one transaction, so that the count is right wherever it
+// stops.
+func (r *Runner) delete(ctx context.Context, j Job, step Step, stage Stage, n *notes) error {
+	for {
+		var deleted int64
+		next := *n
+		err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+			if err := hold(ctx, tx, j, step); err != nil {
+				return err
+			}
+			s, err := r.about(ctx, tx, j)
+			if err != nil {
+				return err
+			}
+			if deleted, err = r.deleteBatch(ctx, tx, j, s, stage, DeleteBatch); err != nil {
+				return err
+			}
+			next.Deleted = n.Deleted + deleted
+			return noteStep(ctx, tx, j, step, next, deleted == 0, r.Clock.Now())
+		})
+		if err != nil {
+			return err
+		}
+		if *n = next; deleted == 0 {
+			return nil
+		}
+	}
+}
+
+// deleteBatch deletes a batch of the first store of the stage that has any left.
+func (r *Runner) deleteBatch(ctx context.Context, tx pg.DB, j Job, s subject, stage Stage, limit int) (int64, error) {
+	for _, store := range r.stores() {
+		if store.Stage() != stage || len(s.target) == 0 {
+			continue
+		}
+		var deleted int64
+		var err error
+		if d, ok := store.(deriver); ok {
+			var fallen []memory.Fallen
+			if deleted, fallen, err = d.DeleteFalling(ctx, tx, j.Tenant, s.target, limit); err == nil {
+				err = insertFallen(ctx, tx, j, fallen)
+			}
+		} else {
+			deleted, err = store.DeleteBatch(ctx, tx, j.Tenant, s.target, limit)
+		}
+		if deleted > 0 || err != nil {
+			return deleted, err
+		}
+	}
+	return 0, nil
+}
+
+// stageSteps are the steps that empty the stores, to be done again when
+// something is left.
+var stageSteps = map[Stage]Step{StageArtifacts: StepArtifacts, StageContent: StepContent, StageMemory: StepDelete}
+
+// verify counts, asking the tables. When something is left, deletion is done
+// again by the next try, and keys are not touched before there is nothing.
+func (r *Runner) verify(ctx context.Context, j Job, n *notes) error {
+	var left, sessions int64
+	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepVerify); err != nil {
+			return err
+		}
+		s, err := r.about(ctx, tx, j)
+		if err != nil {
+			return err
+		}
+		after, err := countAll(ctx, tx, r.stores(), j, s.target)
+		if err != nil {
+			return err
+		}
+		left = after.total()
+		if j.Kind == KindUser || j.Kind == KindSession {
+			if sessions, err = provenance.CountLiveSessions(ctx, tx, j.Tenant, s.target); err != nil {
+				return err
+			}
+		}
+		if left == 0 && sessions == 0 {
+			n.After, n.Sessions = after, sessions
+			return noteStep(ctx, tx, j, StepVerify, *n, true, r.Clock.Now())
+		}
+		return r.reopen(ctx, tx, j, left, sessions)
+	})
+	if err == nil && (left > 0 || sessions > 0) {
+		err = fmt.Errorf("%d rows and %d sessions are left: %w", left, sessions, errSurvivors)
+	}
+	return err
+}
+
+func (r *Runner) reopen(ctx context.Context, tx pg.DB, j Job, left, sessions int64) error {
+	var errs []error
+	if sessions > 0 {
+		errs = append(errs, reopenStep(ctx, tx, j, StepBury))
+	}
+	if left > 0 && j.Kind == KindTenant {
+		errs = append(errs, reopenStep(ctx, tx, j, StepRest))
+	} else if left > 0 {
+		for _, s := range stageSteps {
+			errs = append(errs, reopenStep(ctx, tx, j, s))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// errSurvivors stops an erasure before its keys are touched.
+var errSurvivors = errors.New("deletion was not complete")

@@ -1,0 +1,101 @@
+package erasure
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/provenance"
+)
+
+// storeStale is the name under which the sweep counts what was written for
+// somebody who has returned and is older than their erasure.
+const storeStale = "memories_stale"
+
+// sweep deletes what came after all: by dead number and by contribution, in all
+// stores, and what a returned user is said to have said before the erasure. The
+// guard refuses all of it, so whatever there is came by a way past the guard,
+// and is reported.
+func (r *Runner) sweep(ctx context.Context, j Job, n *notes) error {
+	if j.Kind == KindTenant {
+		return r.sweepTenant(ctx, j, n)
+	}
+	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepSweep); err != nil {
+			return err
+		}
+		if n.Found != nil {
+			return nil // A run that was broken off has counted.
+		}
+		s, err := r.about(ctx, tx, j)
+		if err != nil {
+			return err
+		}
+		if n.Found, err = countAll(ctx, tx, r.stores(), j, s.target); err != nil {
+			return err
+		}
+		return noteStep(ctx, tx, j, StepSweep, *n, false, r.Clock.Now())
+	})
+	for stage := StageArtifacts; stage <= StageMemory && err == nil; stage++ {
+		if j.Kind != KindContent || stage != StageMemory {
+			err = r.sweepStage(ctx, j, stage)
+		}
+	}
+	if err == nil && j.Kind == KindUser {
+		err = r.sweepStale(ctx, j, n)
+	}
+	if err != nil {
+		return err
+	}
+	return r.done(ctx, j, StepSweep, *n)
+}
+
+func (r *Runner) sweepStage(ctx context.Context, j Job, stage Stage) error {
+	for {
+		var deleted int64
+		err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+			if err := hold(ctx, tx, j, StepSweep); err != nil {
+				return err
+			}
+			s, err := r.about(ctx, tx, j)
+			if err != nil {
+				return err
+			}
+			deleted, err = r.deleteBatch(ctx, tx, j, s, stage, DeleteBatch)
+			return err
+		})
+		if err != nil || deleted == 0 {
+			return err
+		}
+	}
+}
+
+// sweepStale deletes, of a user who has returned, what is older than the
+// moment at which the fence was lifted.
+func (r *Runner) sweepStale(ctx context.Context, j Job, n *notes) error {
+	for {
+		var deleted int64
+		next := *n
+		next.Found = Counts{}
+		next.Found.add(n.Found)
+		err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+			if err := hold(ctx, tx, j, StepSweep); err != nil {
+				return err
+			}
+			live, err := provenance.LiveSubjects(ctx, tx, j.Tenant, j.User)
+			if err != nil {
+				return err
+			}
+			if deleted, err = memory.DeleteStale(ctx, tx, j.Tenant, live, j.FinishedAt, DeleteBatch); err != nil || deleted == 0 {
+				return err
+			}
+			next.Found[storeStale] += deleted
+			return noteStep(ctx, tx, j, StepSweep, next, false, r.Clock.Now())
+		})
+		if err != nil || deleted == 0 {
+			return err
+		}
+		*n = next
+	}
+}

@@ -1,0 +1,242 @@
+package erasure
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/tenants"
+	"forgettable.dev/memd/tombstones"
+)
+
+// Bounds of a tenant's purge, so that other tenants hardly notice it.
+const (
+	// PurgePage is how many subjects are purged together.
+	PurgePage = 50
+	// PurgeConcurrency is how many pages are under way at once.
+	PurgeConcurrency = 2
+	// PurgeBatch is how many rows one transaction of a purge deletes.
+	PurgeBatch = 2000
+	// PurgeRest is how long a purge rests after each batch, as a part of the time
+	// that the batch took.
+	PurgeRest = 0.25
+)
+
+// purge takes the tenant past the point of no return and counts what there is.
+func (r *Runner) purge(ctx context.Context, j Job, n *notes) error {
+	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepPurge); err != nil {
+			return err
+		}
+		return tenants.BeginPurge(ctx, tx, r.Clock.Now(), j.Tenant)
+	})
+	if err != nil {
+		return err
+	}
+	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepPurge); err != nil {
+			return err
+		}
+		before, err := countAll(ctx, tx, r.stores(), j, nil)
+		if err != nil {
+			return err
+		}
+		n.Before = before
+		return noteStep(ctx, tx, j, StepPurge, *n, true, r.Clock.Now())
+	})
+}
+
+const sqlPurged = `
+INSERT INTO memd.erasure_subjects (tenant_no, request_id, subject_no, purged_at)
+SELECT @tenant, @id, s, @now FROM unnest(@subjects::bigint[]) AS s ON CONFLICT DO NOTHING`
+
+const sqlNotPurged = `
+SELECT s FROM unnest(@subjects::bigint[]) AS s WHERE NOT EXISTS (
+  SELECT FROM memd.erasure_subjects e WHERE e.tenant_no = @tenant AND e.request_id = @id AND e.subject_no = s)`
+
+const sqlCountPurged = `SELECT count(*) FROM memd.erasure_subjects WHERE tenant_no = @tenant AND request_id = @id`
+
+// users goes through the directory, page by page: writers of its subjects are
+// waited for, what they have in the stores is deleted, and each subject is
+// journalled after its last delete. No more than two pages are in memory.
+func (r *Runner) users(ctx context.Context, j Job, n *notes) error {
+	group, running := errgroup.WithContext(ctx)
+	group.SetLimit(PurgeConcurrency)
+	var after memd.Number
+	for running.Err() == nil {
+		var page []provenance.Known
+		err := r.Pool.With(running, func(db pg.DB) (err error) {
+			page, err = provenance.Page(running, db, j.Tenant, after, PurgePage)
+			return err
+		})
+		if err != nil || len(page) == 0 {
+			group.Go(func() error { return err })
+			break
+		}
+		after = page[len(page)-1].Number
+		group.Go(func() error { return r.purgePage(running, j, page) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepUsers); err != nil {
+			return err
+		}
+		n.Before = Counts{}
+		var subjects int64
+		if err := tx.QueryRow(ctx, sqlCountPurged, pg.Args{"tenant": j.Tenant, "id": j.ID}).Scan(&subjects); err != nil {
+			return err
+		}
+		n.Before["subjects"] = subjects
+		return noteStep(ctx, tx, j, StepUsers, *n, true, r.Clock.Now())
+	})
+}
+
+func (r *Runner) purgePage(ctx context.Context, j Job, page []provenance.Known) error {
+	numbers, refs := make([]memd.Number, len(page)), map[memd.Number]memd.Ref{}
+	for i, k := range page {
+		numbers[i], refs[k.Number] = k.Number, k.Ref
+	}
+	var todo []memd.Number
+	err := r.Pool.With(ctx, func(db pg.DB) error {
+		rows, err := db.Query(ctx, sqlNotPurged, pg.Args{"tenant": j.Tenant, "id": j.ID, "subjects": numbers})
+		if err != nil {
+			return err
+		}
+		todo, err = pgx.CollectRows(rows, pgx.RowTo[memd.Number])
+		return err
+	})
+	if err != nil || len(todo) == 0 {
+		return err
+	}
+	target := make([]memd.Contribution, len(todo))
+	waiting := make([]memd.Ref, len(todo))
+	for i, no := range todo {
+		target[i], waiting[i] = memd.Contribution{Subject: no}, refs[no]
+	}
+	if err := tombstones.Drain(ctx, r.Pool, waiting); err != nil {
+		return err
+	}
+	for stage := StageArtifacts; stage <= StageMemory; stage++ {
+		for _, s := range r.stores() {
+			if s.Stage() != stage {
+				continue
+			}
+			err := r.rested(ctx, func(tx pgx.Tx) (int64, error) { return s.DeleteBatch(ctx, tx, j.Tenant, target, PurgeBatch) })
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		now := r.Clock.Now()
+		if _, err := provenance.ForgetSessions(ctx, tx, j.Tenant, todo, 0); err != nil {
+			return err
+		}
+		if err := provenance.Retire(ctx, tx, j.Tenant, todo, now); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, sqlPurged, pg.Args{"tenant": j.Tenant, "id": j.ID, "subjects": todo, "now": now})
+		return err
+	})
+}
+
+// rested deletes batch after batch and rests after each, until nothing is left.
+func (r *Runner) rested(ctx context.Context, batch func(tx pgx.Tx) (int64, error)) error {
+	for {
+		var deleted int64
+		began := time.Now()
+		err := r.Pool.InTx(ctx, func(tx pgx.Tx) (err error) {
+			deleted, err = batch(tx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if deleted == 0 {
+			return nil
+		}
+		timer := time.NewTimer(time.Duration(PurgeRest * float64(time.Since(began))))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// rest deletes what the directory did not lead to, store by store, asked by
+// tenant alone.
+func (r *Runner) rest(ctx context.Context, j Job, n *notes) error {
+	found, err := r.wipe(ctx, j)
+	if err != nil {
+		return err
+	}
+	n.Found = found
+	return r.done(ctx, j, StepRest, *n)
+}
+
+// wipe empties all stores of the tenant and returns what there was.
+func (r *Runner) wipe(ctx context.Context, j Job) (Counts, error) {
+	var found Counts
+	err := r.Pool.With(ctx, func(db pg.DB) (err error) {
+		found, err = countAll(ctx, db, r.stores(), j, nil)
+		return err
+	})
+	for stage := StageArtifacts; stage <= StageMemory && err == nil; stage++ {
+		for _, s := range r.stores() {
+			if s.Stage() == stage && err == nil {
+				err = r.rested(ctx, func(tx pgx.Tx) (int64, error) { return s.DeleteTenantBatch(ctx, tx, j.Tenant, PurgeBatch) })
+			}
+		}
+	}
+	return found, err
+}
+
+// destroy destroys the tenant's last key. All rows were counted to be gone.
+func (r *Runner) destroy(ctx context.Context, j Job, n *notes) error {
+	end, err := r.Rotator.DestroyTenant(ctx, j.Tenant)
+	if err != nil {
+		return err
+	}
+	n.Rotation = &rotated{Epoch: end.Epoch, OldVersion: end.Version, DestroyedAt: end.DestroyedAt, DestroyDue: end.Due}
+	return r.done(ctx, j, StepDestroy, *n)
+}
+
+// closeTenant ends the purge: no API key of the tenant's is left.
+func (r *Runner) closeTenant(ctx context.Context, j Job) error {
+	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, StepClose); err != nil {
+			return err
+		}
+		t, err := tenants.GetByNo(ctx, tx, j.Tenant)
+		if err != nil {
+			return err
+		}
+		now := r.Clock.Now()
+		if err := tenants.EndPurge(ctx, tx, now, j.Tenant); err != nil {
+			return err
+		}
+		return r.end(ctx, tx, j, StepClose, now, now.Add(t.Policy.IngestionDelay))
+	})
+}
+
+// sweepTenant deletes whatever was written after all.
+func (r *Runner) sweepTenant(ctx context.Context, j Job, n *notes) error {
+	found, err := r.wipe(ctx, j)
+	if err != nil {
+		return fmt.Errorf("sweeping: %w", err)
+	}
+	if n.Found == nil {
+		n.Found = found
+	}
+	return r.done(ctx, j, StepSweep, *n)
+}
