@@ -1,9 +1,6 @@
 package purge
 
-import (
-	"context"
-	"net/netip"
-)
+import "net/netip"
 
 // Fault has every step on a file ask first.
 func (c *Caller) Fault(f func(step string) error) { c.fault = f }
@@ -16,12 +13,4 @@ func Permits(private, plain bool, a netip.Addr) bool {
 // Control is what a dialer asks before it connects.
 func Control(private bool, network, address string) error {
 	return policy{private: private}.control(network, address, nil)
-}
-
-// Secret is the sealed secret of a target.
-func (t Target) Secret() []byte { return t.secret }
-
-// Prepare makes a target without a database.
-func (c *Caller) Prepare(ctx context.Context, n New) (Target, string, error) {
-	return c.prepare(ctx, n)
 }

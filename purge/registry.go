@@ -33,7 +33,7 @@ ON CONFLICT (tenant_no, name) DO NOTHING`
 // when it was given or the target needs none. Nobody can ask for it again. A
 // name that is taken is memd.ErrExists.
 func (c *Caller) Create(ctx context.Context, db pg.DB, n New) (Target, string, error) {
-	t, made, err := c.prepare(ctx, n)
+	t, made, err := c.Prepare(ctx, n)
 	if err != nil {
 		return Target{}, "", err
 	}
@@ -55,8 +55,9 @@ func (c *Caller) Create(ctx context.Context, db pg.DB, n New) (Target, string, e
 	return t, made, nil
 }
 
-// prepare makes a target that is not stored yet.
-func (c *Caller) prepare(ctx context.Context, n New) (t Target, made string, err error) {
+// Prepare is Create without storing the target: for trying out what was not
+// registered.
+func (c *Caller) Prepare(ctx context.Context, n New) (t Target, made string, err error) {
 	if err := n.validate(c.c.AllowPrivate); err != nil {
 		return Target{}, "", err
 	}
