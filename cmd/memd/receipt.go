@@ -21,8 +21,10 @@ type receiptCmd struct {
 	Verify    receiptVerifyCmd    `cmd:"" help:"Check receipts offline, with the public key alone."`
 	Prove     receiptProveCmd     `cmd:"" help:"Check whom a receipt is about, with its salt."`
 	PublicKey receiptPublicKeyCmd `cmd:"" name:"public-key" help:"Print the public keys that receipts verify with."`
-	Export    receiptExportCmd    `cmd:"" help:"Write all receipts of a tenant to a folder, for an auditor."`
-	RotateKey receiptRotateKeyCmd `cmd:"" name:"rotate-key" help:"Make a new signing key. Receipts of the old one still verify."`
+	// Consistency is for who has two checkpoints, and not what lies between.
+	Consistency receiptConsistencyCmd `cmd:"" help:"Print the proof that a tenant's log continues what it was before."`
+	Export      receiptExportCmd      `cmd:"" help:"Write all receipts of a tenant to a folder, for an auditor."`
+	RotateKey   receiptRotateKeyCmd   `cmd:"" name:"rotate-key" help:"Make a new signing key. Receipts of the old one still verify."`
 }
 
 // publicKeyFlag names the public keys. They should have come another way than
@@ -44,9 +46,10 @@ func (f *publicKeyFlag) keys() (*receipts.Keys, error) {
 }
 
 type receiptVerifyCmd struct {
-	Files      []string `arg:"" optional:"" name:"file" type:"existingfile" help:"Receipts. More than one are checked as a log: nothing missing, nothing reordered."`
-	All        string   `type:"existingdir" placeholder:"DIR" help:"Check all receipts (*.json) of a folder as a log."`
-	Checkpoint []string `type:"existingfile" placeholder:"FILE" help:"Checkpoint that was kept, or a receipt that holds one: the log must continue it and be as long."`
+	Files       []string `arg:"" optional:"" name:"file" type:"existingfile" help:"Receipts. More than one are checked as a log: nothing missing, nothing reordered."`
+	All         string   `type:"existingdir" placeholder:"DIR" help:"Check all receipts (*.json) of a folder as a log."`
+	Checkpoint  []string `type:"existingfile" placeholder:"FILE" help:"Checkpoint that was kept, or a receipt that holds one: the log must continue it and be as long."`
+	Consistency string   `type:"existingfile" placeholder:"FILE" help:"Proof of \"memd receipt consistency\", for one receipt and one checkpoint without the receipts between them."`
 	publicKeyFlag
 	outputFlags
 }
@@ -92,6 +95,9 @@ func (c *receiptVerifyCmd) Run(_ context.Context, con *console) error {
 	}
 	if len(c.Files) == 0 {
 		return usagef("no receipts: name files, or a folder with --all that has some")
+	}
+	if c.Consistency != "" && (len(c.Files) != 1 || len(c.Checkpoint) != 1) {
+		return usagef("--consistency is for one receipt and one --checkpoint")
 	}
 	verdict, err := c.verify()
 	verdict.Verified = err == nil
@@ -166,9 +172,14 @@ func (c *receiptVerifyCmd) verify() (receiptVerdict, error) {
 		old = append(old, kept)
 	}
 	var head receipts.Checkpoint
-	if len(bundles) == 1 && c.All == "" && len(old) == 0 {
+	switch {
+	case c.Consistency != "":
+		if head, err = bundles[0].Verify(keys); err == nil {
+			err = c.consistent(old[0], head)
+		}
+	case len(bundles) == 1 && c.All == "" && len(old) == 0:
 		head, err = bundles[0].Verify(keys)
-	} else {
+	default:
 		var chain receipts.Chain
 		chain, err = receipts.VerifyChain(bundles, keys, old...)
 		head = chain.Head
@@ -178,6 +189,19 @@ func (c *receiptVerifyCmd) verify() (receiptVerdict, error) {
 	}
 	verdict.Origin, verdict.Size, verdict.Root = head.Origin, head.Size, head.Root.String()
 	return verdict, nil
+}
+
+// consistent checks two heads with the proof between them.
+func (c *receiptVerifyCmd) consistent(a, b receipts.Checkpoint) error {
+	data, err := os.ReadFile(c.Consistency)
+	if err != nil {
+		return err
+	}
+	proof, err := receipts.ParseConsistency(bytes.TrimSuffix(data, []byte("\n")))
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Consistency, err)
+	}
+	return proof.Verify(a, b)
 }
 
 func lineOf(file string, b receipts.Bundle) (receiptLine, error) {

@@ -125,6 +125,14 @@ func TestReceipt_VerifiesOffline(t *testing.T) {
 	write(t, checkpoint, read(t, file("4")).Checkpoint)
 	must(t, exitOK, "receipt", "verify", "--all="+to, public, "--checkpoint="+checkpoint)
 
+	proof := filepath.Join(dir, "proof.json")
+	stdout, _ = must(t, exitOK, "receipt", "consistency", "pharmacy", "--from=2", "--to=5", url)
+	write(t, proof, stdout)
+	must(t, exitOK, "receipt", "verify", file("4"), public, "--checkpoint="+file("1"), "--consistency="+proof)
+	must(t, exitOK, "receipt", "verify", file("1"), public, "--checkpoint="+checkpoint, "--consistency="+proof)
+	must(t, exitFailure, "receipt", "verify", file("4"), public, "--checkpoint="+file("2"), "--consistency="+proof)
+	must(t, exitUsage, "receipt", "verify", file("4"), public, "--consistency="+proof)
+
 	// Prove whom it is about.
 	salt := "--salt=" + w.salt.Reveal()
 	stdout, _ = must(t, exitOK, "receipt", "prove", file("0"), salt, "--app=assistant", "--user=user-17", public)

@@ -99,6 +99,33 @@ func (c *receiptExportCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
+type receiptConsistencyCmd struct {
+	Tenant string `arg:"" help:"The tenant's name."`
+	From   uint64 `required:"" placeholder:"SIZE" help:"Entries of the earlier checkpoint: its second line, or a receipt's number and one."`
+	To     uint64 `required:"" placeholder:"SIZE" help:"Entries of the later one."`
+	databaseFlag
+}
+
+// Run prints the proof, for "memd receipt verify --consistency".
+func (c *receiptConsistencyCmd) Run(ctx context.Context, con *console) error {
+	return c.with(ctx, func(db pg.DB) error {
+		tenant, err := tenants.Get(ctx, db, c.Tenant)
+		if err != nil {
+			return err
+		}
+		proof, err := receipts.ProveConsistency(ctx, db, tenant.No, c.From, c.To)
+		if err != nil {
+			return err
+		}
+		data, err := proof.Encode()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(con.Stdout, "%s\n", data)
+		return err
+	})
+}
+
 // writeBundle reports whether the file is new. One that is there and differs is
 // an error: the log, or the file, was changed.
 func writeBundle(dir string, b receipts.Bundle) (bool, error) {
