@@ -9,7 +9,6 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
-	"forgettable.dev/memd/shred"
 )
 
 // Verifier is the witness of an erasure: it shares no code with what deletes.
@@ -23,11 +22,8 @@ type Verifier interface {
 }
 
 const (
-	reasonNoVerifier = "no verifier is configured"
+	reasonNoVerifier = "not_configured"
 	checkVerifier    = "verifier"
-	fieldUser        = "user_id"
-	fieldSession     = "session_id"
-	fieldReason      = "reason"
 )
 
 const sqlKeepProbes = `
@@ -167,25 +163,6 @@ func (r *Runner) examination(ctx context.Context, j Job) (memd.Examination, erro
 		return err
 	})
 	return e, err
-}
-
-func sealUnder(k *shred.Keys, no memd.Number, field string, value []byte) ([]byte, error) {
-	s, err := k.Job(no)
-	if err != nil {
-		return nil, err
-	}
-	return s.Seal(value, shred.AADJob(k.Tenant(), no, field))
-}
-
-func openUnder(k *shred.Keys, no memd.Number, field string, sealed []byte) ([]byte, error) {
-	if len(sealed) == 0 {
-		return nil, nil
-	}
-	s, err := k.Job(no)
-	if err != nil {
-		return nil, err
-	}
-	return s.Open(sealed, shred.AADJob(k.Tenant(), no, field))
 }
 
 // remembered opens what the job keeps sealed of whom it is about: for the stores

@@ -11,6 +11,7 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/shred"
 )
 
@@ -207,6 +208,29 @@ func scanHold(row pgx.CollectableRow) (Hold, error) {
 	}
 	h.ReleasedAt = timeOf(released)
 	return h, err
+}
+
+const sqlHoldsOf = `
+SELECT hold_id, created_at, released_at FROM memd.holds
+WHERE tenant_no = @tenant AND (released_at IS NULL OR released_at >= @since)
+  AND (kind = 4 OR @kind = 4 OR user_ref = @user AND (kind = 1 OR @kind = 1 OR session_ref = @session))
+ORDER BY created_at LIMIT 1000`
+
+// holdsOf returns the holds that were in force at any time since the erasure was
+// accepted, for its receipt.
+func holdsOf(ctx context.Context, db pg.DB, j Job) ([]receipts.Hold, error) {
+	rows, err := db.Query(ctx, sqlHoldsOf, pg.Args{
+		"tenant": j.Tenant, "kind": j.Kind, "user": refOrNull(j.User), "session": refOrNull(j.Session), "since": j.AcceptedAt,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading holds: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h receipts.Hold, err error) {
+		var released *time.Time
+		err = row.Scan(&h.ID, &h.PlacedAt, &released)
+		h.ReleasedAt = timeOf(released)
+		return h, err
+	})
 }
 
 const sqlForgetReasons = `

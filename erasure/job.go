@@ -97,8 +97,8 @@ const sqlNextJob = `SELECT memd.next_job_no(@tenant)`
 
 const sqlAccept = `
 INSERT INTO memd.erasures (tenant_no, request_id, job_no, kind, app, user_ref, session_ref,
-  sealed_user_id, sealed_session_id, requested_by, accepted_at, due_at)
-VALUES (@tenant, @id, @no, @kind, @app, @user, @session, @sealed_user, @sealed_session, @by, @now, @due)
+  sealed_user_id, sealed_session_id, commitment, sealed_salt, requested_by, accepted_at, due_at)
+VALUES (@tenant, @id, @no, @kind, @app, @user, @session, @sealed_user, @sealed_session, @commitment, @salt, @by, @now, @due)
 ON CONFLICT (tenant_no, request_id) DO NOTHING`
 
 const sqlJobColumns = `
@@ -111,9 +111,15 @@ const sqlReadJob = sqlJobColumns + `WHERE tenant_no = @tenant AND request_id = @
 
 const sqlReadJobByNo = sqlJobColumns + `WHERE tenant_no = @tenant AND job_no = @no`
 
-// seals is what an accepted request remembers of whom it is about, sealed under
-// the job's leaf. Nil remembers nothing.
-type seals func(no memd.Number) (userID, sessionID []byte, err error)
+// remembering is what an accepted request remembers of whom it is about, sealed under
+// the job's leaf, and what its receipts commit to.
+type remembering struct {
+	userID, sessionID, salt []byte // sealed
+	commitment              []byte
+}
+
+// seals makes it. Nil remembers nothing.
+type seals func(no memd.Number) (remembering, error)
 
 // Accept persists a request and returns it, as a Job, once it is durable. A
 // request id that was accepted before returns the job of then, if it asked for
@@ -147,16 +153,16 @@ func insert(ctx context.Context, db pg.DB, j Job, by uuid.UUID, now time.Time, s
 	if err := db.QueryRow(ctx, sqlNextJob, pg.Args{"tenant": j.Tenant}).Scan(&no); err != nil {
 		return fmt.Errorf("numbering an erasure: %w", err)
 	}
-	var sealedUser, sealedSession []byte
+	var m remembering
 	if seal != nil {
 		var err error
-		if sealedUser, sealedSession, err = seal(no); err != nil {
+		if m, err = seal(no); err != nil {
 			return err
 		}
 	}
 	_, err := db.Exec(ctx, sqlAccept, pg.Args{
 		"tenant": j.Tenant, "id": j.ID, "no": no, "kind": j.Kind, "app": j.App, "user": refOrNull(j.User), "session": refOrNull(j.Session),
-		"sealed_user": sealedUser, "sealed_session": sealedSession, "by": by, "now": now, "due": now.Add(DueWithin),
+		"sealed_user": m.userID, "sealed_session": m.sessionID, "commitment": m.commitment, "salt": m.salt, "by": by, "now": now, "due": now.Add(DueWithin),
 	})
 	if err != nil {
 		return fmt.Errorf("accepting an erasure: %w", err)

@@ -27,7 +27,6 @@ type notes struct {
 	Checks   []memd.Check `json:"checks,omitempty"`
 	// Control is what the verifier's probes found before.
 	Control map[string]int64 `json:"control,omitempty"`
-	Acks    []Ack            `json:"acks,omitempty"`
 }
 
 // rotated is the part of a rotation that the report tells.
@@ -36,6 +35,8 @@ type rotated struct {
 	OldVersion  string    `json:"old_version"`
 	DestroyedAt time.Time `json:"destroyed_at"`
 	DestroyDue  time.Time `json:"destroy_due"`
+	TreeBefore  string    `json:"tree_before,omitempty"` // digests, in hexadecimal
+	TreeAfter   string    `json:"tree_after,omitempty"`
 }
 
 const sqlHeld = `SELECT memd.held(@tenant, @kind, @user, @session)`
@@ -69,7 +70,8 @@ UPDATE memd.erasures SET state = 3, finished_at = @now, sweep_at = @sweep WHERE 
 
 // What it remembered of whom it was about goes with it.
 const sqlFinal = `
-UPDATE memd.erasures SET state = 4, final_at = @now, sealed_user_id = NULL, sealed_session_id = NULL, sealed_probes = NULL
+UPDATE memd.erasures SET state = 4, final_at = @now, sealed_user_id = NULL, sealed_session_id = NULL, sealed_probes = NULL,
+  sealed_salt = NULL
 WHERE tenant_no = @tenant AND request_id = @id AND state = 3`
 
 const sqlInsertFallen = `

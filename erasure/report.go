@@ -13,6 +13,8 @@ import (
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/purge"
+	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/shred"
 )
 
@@ -34,11 +36,16 @@ type Report struct {
 	Steps []StepReport
 	// Checks are the verifier's, of the last time that it looked.
 	Checks []memd.Check
-	Acks   []Ack
+	// Acks are what the purge targets answered.
+	Acks []purge.Ack
 	// Fallen are derived rows of others that had to go because of whom they
 	// were drawn from, with the sources that remain: at most MaxFallen.
 	Fallen      []FallenRow
 	FallenTotal int64
+	// Salt opens the commitment of the receipts: it proves to whoever holds it
+	// whom they are about. Only who asks for the erasure is given it, and only
+	// until the erasure is final. Zero otherwise.
+	Salt receipts.Salt
 	// Key is zero until the rotation is done, and when there was nobody's key
 	// to destroy.
 	Key Destruction
@@ -118,12 +125,12 @@ func readReport(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUI
 			continue
 		}
 		r.Steps = append(r.Steps, StepReport{Step: s, Done: n.Done, Started: n.Started, Finished: timeOf(n.Finished)})
-		r.Acks = append(r.Acks, n.Notes.Acks...)
 		if s == StepCheck || s == StepRecheck {
 			r.Checks = n.Notes.Checks // The last ones count.
 		}
 	}
-	return r, nil
+	r.Acks, err = purge.Acks(ctx, db, tenant, id)
+	return r, err
 }
 
 func destructionOf(steps map[Step]stepRow) Destruction {

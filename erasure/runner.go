@@ -33,7 +33,7 @@ const (
 // Parts are the places that an erasure reaches and the witnesses that it calls.
 // What is nil is recorded as not run, with the reason.
 type Parts struct {
-	// Stores are memd's own; without any, MemoryStore alone.
+	// Stores are memd's own; without any, AllStores.
 	Stores   []Store
 	Verifier Verifier
 	Targets  Targets
@@ -264,7 +264,7 @@ func (r *Runner) about(ctx context.Context, db pg.DB, j Job) (subject, error) {
 
 func (r *Runner) stores() []Store {
 	if len(r.Stores) == 0 {
-		return []Store{MemoryStore{}}
+		return AllStores()
 	}
 	return r.Stores
 }

@@ -23,7 +23,7 @@ type Service struct {
 	Keyring   *shred.Keyring
 	Directory *provenance.Directory
 	Clock     memd.Clock
-	// Stores are counted by DryRun; without any, MemoryStore alone.
+	// Stores are counted by DryRun; without any, AllStores.
 	Stores []Store
 	// Wait bounds how long a call waits for the erasure to be done unless its
 	// caller says; zero means DefaultWait.
@@ -125,13 +125,26 @@ func (s *Service) DeleteTenant(ctx context.Context, c Caller, name, displayName 
 		if t.DisplayName != displayName {
 			return &memd.InvalidError{Field: "confirm_display_name", Problem: "must be the tenant's display name, letter by letter"}
 		}
-		j, err = accept(ctx, db, Job{Tenant: t.No, ID: request, Kind: KindTenant}, c.KeyID, s.Clock.Now(), nil)
+		j, err = Read(ctx, db, t.No, request)
 		return err
 	})
+	c.Tenant, c.Epoch = t.No, 0
+	if errors.Is(err, memd.ErrNotFound) && t.No != 0 {
+		// Accepted with the tenant's keys: once it is purged there are none.
+		err = s.withKeys(ctx, c, func(k *shred.Keys) error {
+			return s.Pool.With(ctx, func(db pg.DB) (err error) {
+				asked := Job{Tenant: t.No, ID: request, Kind: KindTenant}
+				j, err = accept(ctx, db, asked, c.KeyID, s.Clock.Now(), rememberer(k, t.Name, "", "", ""))
+				return err
+			})
+		})
+	}
+	if err == nil && j.Kind != KindTenant {
+		err = memd.ErrRequestReused
+	}
 	if err != nil {
 		return Report{}, err
 	}
-	c.Tenant = t.No
 	return s.waited(ctx, c, j)
 }
 
@@ -157,14 +170,13 @@ func validateID(field, id string) error {
 func (s *Service) forget(ctx context.Context, c Caller, request uuid.UUID, userID, sessionID string, job func(k *shred.Keys) Job) (Report, error) {
 	var j Job
 	err := s.withKeys(ctx, c, func(k *shred.Keys) error {
-		seal := func(no memd.Number) (user, session []byte, err error) {
-			if user, err = sealUnder(k, no, fieldUser, []byte(userID)); err == nil && sessionID != "" {
-				session, err = sealUnder(k, no, fieldSession, []byte(sessionID))
+		return s.Pool.With(ctx, func(db pg.DB) error {
+			t, err := tenants.GetByNo(ctx, db, c.Tenant)
+			if err != nil {
+				return err
 			}
-			return user, session, err
-		}
-		return s.Pool.With(ctx, func(db pg.DB) (err error) {
-			j, err = accept(ctx, db, job(k), c.KeyID, s.Clock.Now(), seal)
+			asked := job(k)
+			j, err = accept(ctx, db, asked, c.KeyID, s.Clock.Now(), rememberer(k, t.Name, asked.App, userID, sessionID))
 			return err
 		})
 	})
@@ -186,7 +198,11 @@ func (s *Service) waited(ctx context.Context, c Caller, j Job) (Report, error) {
 	if err := s.wait(ctx, &j, limit); err != nil {
 		return Report{}, err
 	}
-	return s.Report(ctx, c, j.ID)
+	r, err := s.Report(ctx, c, j.ID)
+	if err == nil {
+		r.Salt, err = s.salt(ctx, c, j)
+	}
+	return r, err
 }
 
 // wait returns when the job is done or the time to wait for it is over.

@@ -2,12 +2,14 @@ package erasure
 
 import (
 	"context"
+	"encoding/hex"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/tenants"
 	"forgettable.dev/memd/tombstones"
@@ -74,6 +76,7 @@ func (r *Runner) rotate(ctx context.Context, j Job, n *notes) error {
 		}
 		n.Rotation = &rotated{
 			Epoch: done.Epoch, OldVersion: done.OldVersion, DestroyedAt: done.DestroyedAt, DestroyDue: done.DestroyDue,
+			TreeBefore: hex.EncodeToString(done.TreeBefore[:]), TreeAfter: hex.EncodeToString(done.TreeAfter[:]),
 		}
 	}
 	return r.done(ctx, j, StepRotate, *n)
@@ -98,10 +101,14 @@ func (r *Runner) destruction(ctx context.Context, j Job, s subject, last shred.R
 	return own, nil
 }
 
-// finish ends what is done at once: the provisional receipt, and for a user the
-// fence, unless the tenant's policy keeps it up until the second sweep. All in
-// one transaction: a fence that this request lifted is never raised by it again.
+// finish ends what is done at once, behind the provisional receipt: for a user
+// it lifts the fence, unless the tenant's policy keeps it up until the second
+// sweep. In one transaction: a fence that this request lifted is never raised by
+// it again.
 func (r *Runner) finish(ctx context.Context, j Job, s Step) error {
+	if err := r.receipt(ctx, j, receipts.Provisional); err != nil {
+		return err
+	}
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
 		if err := hold(ctx, tx, j, s); err != nil {
 			return err
@@ -120,21 +127,21 @@ func (r *Runner) finish(ctx context.Context, j Job, s Step) error {
 	})
 }
 
-// end makes the erasure done, with its provisional receipt.
+// end makes the erasure done.
 func (r *Runner) end(ctx context.Context, tx pgx.Tx, j Job, s Step, now, sweep time.Time) error {
 	if err := noteStep(ctx, tx, j, s, notes{}, true, now); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, sqlDone, pg.Args{"tenant": j.Tenant, "id": j.ID, "now": now, "sweep": sweep})
-	if err != nil {
-		return err
-	}
-	return r.receipt(ctx, tx, j, false)
+	return err
 }
 
 // final ends the erasure for good. Its own leaf is punctured, so that the next
 // rotation, whoever's it is, destroys what it remembered.
 func (r *Runner) final(ctx context.Context, j Job) error {
+	if err := r.receipt(ctx, j, receipts.Final); err != nil {
+		return err
+	}
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
 		if err := hold(ctx, tx, j, StepFinal); err != nil {
 			return err
@@ -153,10 +160,8 @@ func (r *Runner) final(ctx context.Context, j Job) error {
 		if err := noteStep(ctx, tx, j, StepFinal, notes{}, true, now); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlFinal, pg.Args{"tenant": j.Tenant, "id": j.ID, "now": now}); err != nil {
-			return err
-		}
-		return r.receipt(ctx, tx, j, true)
+		_, err := tx.Exec(ctx, sqlFinal, pg.Args{"tenant": j.Tenant, "id": j.ID, "now": now})
+		return err
 	})
 }
 

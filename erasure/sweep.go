@@ -7,6 +7,7 @@ import (
 
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/purge"
 )
 
 // storeStale is the name under which the sweep counts what was written for
@@ -44,6 +45,9 @@ func (r *Runner) sweep(ctx context.Context, j Job, n *notes) error {
 	}
 	if err == nil && j.Kind == KindUser {
 		err = r.sweepStale(ctx, j, n)
+	}
+	if err == nil {
+		err = r.callTargets(ctx, j, roundSweep, purge.BeforeSessions, purge.WithSessions, purge.AfterMemory)
 	}
 	if err != nil {
 		return err

@@ -2,66 +2,66 @@ package erasure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/purge"
+	"forgettable.dev/memd/tenants"
 )
 
-// Class says when a store outside memd is called. Its numbers are stored with
-// the targets: append only.
-type Class int16
-
-// The classes, in their order.
-const (
-	BeforeSessions Class = 1
-	WithSessions   Class = 2
-	AfterMemory    Class = 3
-)
-
-var targetClass = map[Step]Class{StepTargetsBefore: BeforeSessions, StepTargetsWith: WithSessions, StepTargetsAfter: AfterMemory}
-
-// TargetRequest is what a store outside memd is told.
-type TargetRequest struct {
-	Tenant memd.TenantNo
-	ID     uuid.UUID
-	Kind   Kind
-	App    string
-	User   memd.Ref
-	// UserID and SessionID are empty when the erasure is not about one, or when
-	// this worker has no keys to open them with.
-	UserID, SessionID string
-}
-
-// Ack is what a store outside memd answered. It names nobody.
-type Ack struct {
-	Target string    `json:"target"` // the name under which it is registered
-	ID     uuid.UUID `json:"id,omitzero"`
-	Erased int64     `json:"erased"`
-	Left   int64     `json:"left"`
-	Detail string    `json:"detail,omitempty"` // Fixed words.
-}
-
-// Targets are the stores outside memd. Erase calls all of a tenant's of a class,
-// in their order, and returns nil when each has acknowledged; what has been
-// acknowledged before may be asked again. Its error is safe to repeat.
+// Targets are the stores outside memd, a purge.Caller.
 type Targets interface {
-	Erase(ctx context.Context, class Class, r TargetRequest) ([]Ack, error)
+	// EraseAll does one order class of one round at all of a tenant's targets and
+	// journals what they answered. Nil means that every required one has erased.
+	EraseAll(ctx context.Context, pool *pg.Pool, tenant memd.TenantNo, order purge.Order, r purge.Request) ([]purge.Ack, error)
 }
+
+// The rounds: the second sweep is one of its own, because a target remembers
+// what it has done.
+const (
+	roundFirst = 1
+	roundSweep = 2
+)
+
+var targetOrder = map[Step]purge.Order{
+	StepTargetsBefore: purge.BeforeSessions, StepTargetsWith: purge.WithSessions, StepTargetsAfter: purge.AfterMemory,
+}
+
+// errTarget: a store outside memd has not erased. The erasure waits for it.
+var errTarget = errors.New("a purge target did not acknowledge")
 
 func (r *Runner) targets(ctx context.Context, j Job, s Step, n *notes) error {
-	if r.Targets != nil {
-		userID, sessionID, err := r.remembered(ctx, j)
-		if err != nil {
-			return err
-		}
-		n.Acks, err = r.Targets.Erase(ctx, targetClass[s], TargetRequest{
-			Tenant: j.Tenant, ID: j.ID, Kind: j.Kind, App: j.App, User: j.User, UserID: userID, SessionID: sessionID,
+	if err := r.callTargets(ctx, j, roundFirst, targetOrder[s]); err != nil {
+		return err
+	}
+	return r.done(ctx, j, s, *n)
+}
+
+func (r *Runner) callTargets(ctx context.Context, j Job, round int, orders ...purge.Order) error {
+	if r.Targets == nil {
+		return nil
+	}
+	userID, sessionID, err := r.remembered(ctx, j)
+	if err != nil {
+		return err
+	}
+	var t tenants.Tenant
+	err = r.Pool.With(ctx, func(db pg.DB) (err error) {
+		t, err = tenants.GetByNo(ctx, db, j.Tenant)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, order := range orders {
+		_, err := r.Targets.EraseAll(ctx, r.Pool, j.Tenant, order, purge.Request{
+			ID: j.ID, Mode: purge.Mode(j.Kind), Tenant: t.Name, App: j.App, UserID: userID, SessionID: sessionID, Round: round,
 		})
 		if err != nil {
 			return fmt.Errorf("%w: %w", errTarget, err)
 		}
 	}
-	return r.done(ctx, j, s, *n)
+	return nil
 }

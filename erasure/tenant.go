@@ -11,6 +11,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/tenants"
 	"forgettable.dev/memd/tombstones"
 )
@@ -213,6 +214,9 @@ func (r *Runner) destroy(ctx context.Context, j Job, n *notes) error {
 
 // closeTenant ends the purge: no API key of the tenant's is left.
 func (r *Runner) closeTenant(ctx context.Context, j Job) error {
+	if err := r.receipt(ctx, j, receipts.Provisional); err != nil {
+		return err
+	}
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
 		if err := hold(ctx, tx, j, StepClose); err != nil {
 			return err

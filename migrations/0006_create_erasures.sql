@@ -16,6 +16,9 @@ CREATE TABLE memd.erasures (
   sealed_user_id    bytea,
   sealed_session_id bytea,
   sealed_probes     bytea,
+  -- SHA-256 of salt and subject, for the receipt; the salt is the requester's.
+  commitment        bytea       CHECK (octet_length(commitment) = 32),
+  sealed_salt       bytea,
   state             smallint    NOT NULL DEFAULT 1 CHECK (state BETWEEN 1 AND 4),
   requested_by      uuid,
   accepted_at       timestamptz NOT NULL,
@@ -37,7 +40,7 @@ CREATE INDEX erasures_list ON memd.erasures (tenant_no, accepted_at, request_id)
 GRANT SELECT ON memd.erasures TO memd_app;
 -- By column: the application can accept, and cannot say that it is done.
 GRANT INSERT (tenant_no, request_id, job_no, kind, app, user_ref, session_ref, sealed_user_id, sealed_session_id,
-              requested_by, accepted_at, due_at) ON memd.erasures TO memd_app;
+              commitment, sealed_salt, requested_by, accepted_at, due_at) ON memd.erasures TO memd_app;
 GRANT SELECT, INSERT, UPDATE ON memd.erasures TO memd_worker;
 
 -- The journal: one row a step, with what it counted. A step that is done is

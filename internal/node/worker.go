@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
@@ -28,6 +29,7 @@ type WorkerConfig struct {
 	// Ledgers are the places that keep key trees outside the database: a
 	// folder, gs://… or s3://…. At least one.
 	Ledgers []string
+	Witness Witness
 }
 
 // Worker carries out what the API accepts.
@@ -36,8 +38,11 @@ type Worker struct {
 	Rotator *shred.Rotator
 	Ledgers []ledger.Ledger
 
-	work    *erasure.Worker
-	closers []func(context.Context) error
+	work     *erasure.Worker
+	instance *shred.Instance
+	keyring  *shred.Keyring
+	sweeper  *artifacts.Sweeper
+	closers  []func(context.Context) error
 }
 
 // OpenWorker connects a worker. It does nothing before Run.
@@ -89,7 +94,10 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 				if err := memory.Sample(ctx, db, k); err != nil {
 					return err
 				}
-				return sessions.Sample(ctx, db, k)
+				if err := sessions.Sample(ctx, db, k); err != nil {
+					return err
+				}
+				return artifacts.Sample(ctx, db, k)
 			})
 		},
 	})
@@ -104,8 +112,13 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 	if err != nil {
 		return nil, err
 	}
+	w.sweeper = &artifacts.Sweeper{Pool: w.Pool, Clock: c.Clock, Logger: c.Logger}
+	parts, err := w.parts(ctx, c, worker, installation)
+	if err != nil {
+		return nil, err
+	}
 	w.work, err = erasure.NewWorker(erasure.WorkerConfig{
-		Pool: w.Pool, Rotator: w.Rotator, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.worker(),
+		Pool: w.Pool, Rotator: w.Rotator, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.worker(), Parts: parts,
 		Provision: func(ctx context.Context, t tenants.Tenant) error {
 			return shred.Provision(ctx, shred.ProvisionConfig{
 				Pool: w.Pool, KMS: worker, Ledgers: w.Ledgers, Installation: installation,
@@ -117,7 +130,18 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 }
 
 // Run works until ctx ends and finishes the step that it is at.
-func (w *Worker) Run(ctx context.Context) error { return w.work.Run(ctx) }
+func (w *Worker) Run(ctx context.Context) error {
+	sweeping, stop := context.WithCancel(ctx)
+	swept := make(chan struct{})
+	go func() {
+		defer close(swept)
+		w.sweeper.Run(sweeping)
+	}()
+	err := w.runAll(ctx)
+	stop()
+	<-swept
+	return err
+}
 
 // Close releases what OpenWorker took. Run has ended before.
 func (w *Worker) Close(ctx context.Context) error {
