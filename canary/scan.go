@@ -107,7 +107,8 @@ func (v *Verifier) rows(ctx context.Context, tenant memd.TenantNo, r reader, s *
 	var c coverage
 	after := r.start
 	for s.left() {
-		page, err := v.page(ctx, tenant, r, after)
+		limit := int(min(int64(r.page), s.rows))
+		page, err := v.page(ctx, tenant, r, after, limit)
 		if err != nil {
 			return c, fmt.Errorf("reading %s: %w", r.table, err)
 		}
@@ -143,7 +144,7 @@ func (v *Verifier) rows(ctx context.Context, tenant memd.TenantNo, r reader, s *
 			f(&page[i], o)
 			o.wipe()
 		}
-		if len(page) < r.page {
+		if len(page) < limit {
 			break
 		}
 		after = page[len(page)-1].key
@@ -151,8 +152,8 @@ func (v *Verifier) rows(ctx context.Context, tenant memd.TenantNo, r reader, s *
 	return c, nil
 }
 
-func (v *Verifier) page(ctx context.Context, tenant memd.TenantNo, r reader, after pg.Args) ([]row, error) {
-	args := pg.Args{"tenant": tenant, "limit": r.page}
+func (v *Verifier) page(ctx context.Context, tenant memd.TenantNo, r reader, after pg.Args, limit int) ([]row, error) {
+	args := pg.Args{"tenant": tenant, "limit": limit}
 	maps.Copy(args, r.args)
 	maps.Copy(args, after)
 	var page []row
