@@ -143,6 +143,7 @@ func TestAAD_NoTwoPlacesAreAlike(t *testing.T) {
 		shred.AADMemoryMetadata(1, m, a), shred.AADMemoryMetadata(2, m, a), shred.AADMemoryMetadata(1, n, a), shred.AADMemoryMetadata(1, m, b),
 		shred.AADUserID(1, m), shred.AADUserID(2, m), shred.AADUserID(1, n),
 		shred.AADSessionID(1, m, m), shred.AADSessionID(2, m, m), shred.AADSessionID(1, n, m), shred.AADSessionID(1, m, n),
+		shred.AADTargetSecret(1, a), shred.AADTargetSecret(2, a), shred.AADTargetSecret(1, b),
 		shred.AADTree(1, 1), shred.AADTree(2, 1), shred.AADTree(1, 2),
 		shred.AADJob(1, m, "a"), shred.AADJob(2, m, "a"), shred.AADJob(1, n, "a"), shred.AADJob(1, m, "b"),
 	}

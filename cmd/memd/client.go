@@ -30,6 +30,7 @@ type clients struct {
 	Memory  memdv1connect.MemoryServiceClient
 	Erasure memdv1connect.ErasureServiceClient
 	Admin   memdv1connect.AdminServiceClient
+	Targets memdv1connect.TargetServiceClient
 }
 
 // maxAnswerBytes bounds one answer of the server. The library's default of 4 MiB
@@ -66,6 +67,7 @@ func (f *serverFlags) connect() (*clients, error) {
 		Memory:  memdv1connect.NewMemoryServiceClient(client),
 		Erasure: memdv1connect.NewErasureServiceClient(client),
 		Admin:   memdv1connect.NewAdminServiceClient(client),
+		Targets: memdv1connect.NewTargetServiceClient(client),
 	}, nil
 }
 

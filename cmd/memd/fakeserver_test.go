@@ -35,6 +35,7 @@ type fakeServer struct {
 	memdv1connect.UnimplementedMemoryServiceHandler
 	memdv1connect.UnimplementedErasureServiceHandler
 	memdv1connect.UnimplementedAdminServiceHandler
+	fakeTargets
 
 	mu       sync.Mutex
 	rows     []*memdv1.Memory
@@ -67,6 +68,7 @@ func newFakeServer() (*fakeServer, *httptest.Server) {
 	memdv1connect.RegisterMemoryServiceHandler(server, f)
 	memdv1connect.RegisterErasureServiceHandler(server, f)
 	memdv1connect.RegisterAdminServiceHandler(server, f)
+	memdv1connect.RegisterTargetServiceHandler(server, f)
 	mux := http.NewServeMux()
 	connecthttp.Mount(mux, server, connecthttp.WithReadMaxBytes(memd.MaxBatchBytes))
 	f.handler = mux

@@ -43,6 +43,7 @@ type cli struct {
 	Receipt receiptCmd `cmd:"" group:"erasure" help:"Verify receipts of erasures, and export them with their public keys."`
 
 	Tenant tenantCmd `cmd:"" group:"admin" help:"Create and show tenants, and set their policies."`
+	Target targetCmd `cmd:"" group:"admin" help:"Register, list, test and remove purge targets: stores outside memd that erasures must reach."`
 	APIKey apikeyCmd `cmd:"" name:"apikey" group:"admin" help:"Create, list and revoke API keys."`
 
 	Version versionFlag `help:"Print the version and leave."`

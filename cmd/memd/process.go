@@ -21,14 +21,16 @@ import (
 // processFlags are what serve and worker share.
 type processFlags struct {
 	logFlags
-	DatabaseURL    string        `required:"" env:"MEMD_DATABASE_URL" help:"PostgreSQL connection string of the primary, as a role that may become memd_app or memd_worker."`
-	MaxConns       int32         `default:"16" help:"Database connections at most."`
-	AcquireTimeout time.Duration `default:"2s" help:"How long a call waits for a database connection before it is refused."`
-	KMS            string        `required:"" name:"kms" env:"MEMD_KMS" help:"Key service: gcp:projects/P/locations/L/keyRings/R, or emulator:HOST:PORT."`
-	KMSToken       string        `name:"kms-token" env:"MEMD_KMS_TOKEN" help:"This process's token at the KMS emulator."`
-	KMSCredentials string        `name:"kms-credentials" env:"MEMD_KMS_CREDENTIALS" help:"Credentials file for Cloud KMS. Default: the machine's own identity."`
-	KMSImpersonate string        `name:"kms-impersonate" env:"MEMD_KMS_IMPERSONATE" help:"Service account to act as at Cloud KMS."`
-	MetricsListen  string        `help:"Address for /metrics, apart from the API. Default: none."`
+	DatabaseURL        string        `required:"" env:"MEMD_DATABASE_URL" help:"PostgreSQL connection string of the primary, as a role that may become memd_app or memd_worker."`
+	MaxConns           int32         `default:"16" help:"Database connections at most."`
+	AcquireTimeout     time.Duration `default:"2s" help:"How long a call waits for a database connection before it is refused."`
+	KMS                string        `required:"" name:"kms" env:"MEMD_KMS" help:"Key service: gcp:projects/P/locations/L/keyRings/R, or emulator:HOST:PORT."`
+	KMSToken           string        `name:"kms-token" env:"MEMD_KMS_TOKEN" help:"This process's token at the KMS emulator."`
+	KMSCredentials     string        `name:"kms-credentials" env:"MEMD_KMS_CREDENTIALS" help:"Credentials file for Cloud KMS. Default: the machine's own identity."`
+	KMSImpersonate     string        `name:"kms-impersonate" env:"MEMD_KMS_IMPERSONATE" help:"Service account to act as at Cloud KMS."`
+	TargetAllowPrivate bool          `help:"Purge targets may be at private and loopback addresses, where an operator of the installation says so for a target. Set it for serve and worker alike."`
+	TargetLogDir       []string      `sep:"," placeholder:"DIR" help:"Folders whose files may be purge targets: log files of the worker's machine. Set it for serve and worker alike."`
+	MetricsListen      string        `help:"Address for /metrics, apart from the API. Default: none."`
 }
 
 func (f *processFlags) common(ctx context.Context, con *console) (node.Common, func(context.Context) error, error) {
@@ -41,8 +43,9 @@ func (f *processFlags) common(ctx context.Context, con *console) (node.Common, f
 	}
 	c := node.Common{
 		DatabaseURL: f.DatabaseURL, MaxConns: f.MaxConns, AcquireTimeout: f.AcquireTimeout, Metrics: metrics,
-		KMS:    node.KMS{URL: f.KMS, Token: f.KMSToken, CredentialsFile: f.KMSCredentials, Impersonate: f.KMSImpersonate},
-		Logger: f.logger(con.Stderr),
+		KMS:     node.KMS{URL: f.KMS, Token: f.KMSToken, CredentialsFile: f.KMSCredentials, Impersonate: f.KMSImpersonate},
+		Targets: node.Targets{AllowPrivate: f.TargetAllowPrivate, LogDirs: f.TargetLogDir},
+		Logger:  f.logger(con.Stderr),
 	}
 	spans, err := tracer(ctx, con.Getenv)
 	if err != nil {

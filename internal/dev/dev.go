@@ -178,6 +178,8 @@ func (d *Dev) open(ctx context.Context, c Config) error {
 		return node.Common{
 			DatabaseURL: d.Cluster.URL(Database, role), KMS: d.Identity(identity),
 			Logger: c.Logger, Metrics: metrics, Clock: c.Clock, Tracer: c.Tracer,
+			// On this machine alone, for development: targets are here too.
+			Targets: node.Targets{AllowPrivate: true},
 		}
 	}
 	d.Worker, err = node.OpenWorker(ctx, node.WorkerConfig{

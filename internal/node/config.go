@@ -53,6 +53,8 @@ type Common struct {
 	AcquireTimeout time.Duration
 	// KMS is the process's identity. Required.
 	KMS KMS
+	// Targets says what purge targets may be.
+	Targets Targets
 	// Logger and Metrics are required; Clock is the system's if nil.
 	Logger  *slog.Logger
 	Metrics *Metrics

@@ -8,6 +8,7 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/purge"
 )
 
 // Metrics are what both processes count. Labels are methods, kinds and
@@ -22,6 +23,7 @@ type Metrics struct {
 	failures  *prometheus.CounterVec
 	open      *prometheus.GaugeVec
 	rotations prometheus.Counter
+	purges    *prometheus.HistogramVec
 }
 
 // NewMetrics registers the metrics.
@@ -52,7 +54,11 @@ func NewMetrics(r *prometheus.Registry) (*Metrics, error) {
 			Name: "memd_key_rotations_total", Help: "Key trees that were rotated, each destroying one key version.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.kms, m.rows, m.epochs, m.erasures, m.failures, m.open, m.rotations} {
+	m.purges = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "memd_purge_call_seconds", Help: "Calls of purge targets, retries included, by how they ended.",
+		Buckets: prometheus.ExponentialBuckets(0.005, 2, 15),
+	}, []string{"kind", "op", "code"})
+	for _, c := range []prometheus.Collector{m.purges, m.kms, m.rows, m.epochs, m.erasures, m.failures, m.open, m.rotations} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -96,6 +102,11 @@ func (m *Metrics) worker() erasure.Metrics {
 		},
 		Swept: func(rows int64) { m.changed("swept", int(rows)) },
 	}
+}
+
+// purged is the hook of calls of purge targets.
+func (m *Metrics) purged(k purge.Kind, op purge.Op, code purge.Code, took time.Duration) {
+	m.purges.WithLabelValues(k.String(), op.String(), string(code)).Observe(took.Seconds())
 }
 
 // rotated is the rotator's hook.
