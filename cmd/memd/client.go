@@ -27,10 +27,12 @@ type outputFlags struct {
 
 // clients are the services of one server. They are safe for concurrent use.
 type clients struct {
-	Memory  memdv1connect.MemoryServiceClient
-	Erasure memdv1connect.ErasureServiceClient
-	Admin   memdv1connect.AdminServiceClient
-	Targets memdv1connect.TargetServiceClient
+	Memory    memdv1connect.MemoryServiceClient
+	Sessions  memdv1connect.SessionServiceClient
+	Artifacts memdv1connect.ArtifactServiceClient
+	Erasure   memdv1connect.ErasureServiceClient
+	Admin     memdv1connect.AdminServiceClient
+	Targets   memdv1connect.TargetServiceClient
 }
 
 // maxAnswerBytes bounds one answer of the server. The library's default of 4 MiB
@@ -64,10 +66,12 @@ func (f *serverFlags) connect() (*clients, error) {
 		f.authenticate, f.limit,
 	)
 	return &clients{
-		Memory:  memdv1connect.NewMemoryServiceClient(client),
-		Erasure: memdv1connect.NewErasureServiceClient(client),
-		Admin:   memdv1connect.NewAdminServiceClient(client),
-		Targets: memdv1connect.NewTargetServiceClient(client),
+		Memory:    memdv1connect.NewMemoryServiceClient(client),
+		Sessions:  memdv1connect.NewSessionServiceClient(client),
+		Artifacts: memdv1connect.NewArtifactServiceClient(client),
+		Erasure:   memdv1connect.NewErasureServiceClient(client),
+		Admin:     memdv1connect.NewAdminServiceClient(client),
+		Targets:   memdv1connect.NewTargetServiceClient(client),
 	}, nil
 }
 
