@@ -82,7 +82,7 @@ func TestBundle_VerifiesWithThePublicKeyAlone(t *testing.T) {
 	}
 }
 
-// Every byte counts: each is flipped in each of its bits, and dropped.
+// Every byte counts: each is changed in three ways, and dropped.
 func TestBundle_RefusesEveryChangedByte(t *testing.T) {
 	key := receipts.NewTestKey(installation)
 	keys := receipts.KeysOf(key)
@@ -93,14 +93,14 @@ func TestBundle_RefusesEveryChangedByte(t *testing.T) {
 	}
 	tried := 0
 	for i := range file {
-		for bit := range 8 {
+		for _, mask := range []byte{0x01, 0x20, 0x80} { // another letter, another case, no ASCII
 			changed := slices.Clone(file)
-			changed[i] ^= 1 << bit
+			changed[i] ^= mask
 			tried++
 			if err := verify(changed, keys); err == nil {
-				t.Fatalf("byte %d, bit %d: %q became %q and still verifies", i, bit, near(file, i), near(changed, i))
+				t.Fatalf("byte %d: %q became %q and still verifies", i, near(file, i), near(changed, i))
 			} else if !errors.Is(err, memd.ErrCorrupt) {
-				t.Fatalf("byte %d, bit %d: %v", i, bit, err)
+				t.Fatalf("byte %d: %v", i, err)
 			}
 		}
 		if err := verify(slices.Delete(slices.Clone(file), i, i+1), keys); err == nil {
