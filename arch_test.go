@@ -82,7 +82,7 @@ var ownerOf = map[string]string{
 	"memories": "memory", "memory_contributions": "memory", "memory_sources": "memory",
 	"session_heads": "sessions", "session_events": "sessions", "session_state": "sessions", "user_state": "sessions", "app_state": "sessions",
 	"erasures": "erasure", "erasure_steps": "erasure", "erasure_fallen": "erasure", "erasure_subjects": "erasure",
-	"holds": "erasure", "job_counters": "erasure",
+	"holds": "erasure", "job_counters": "erasure", "verifications": "erasure",
 	"purge_targets": "purge", "purge_acks": "purge",
 	"principals": "internal/auth",
 	"artifacts":  "artifacts", "artifact_versions": "artifacts", "artifact_chunks": "artifacts",
