@@ -76,6 +76,7 @@ var measurements = []measurement{
 	{"search", searches},
 	{"memory", residentMemory},
 	{"add", adds},
+	{"session", conversations},
 	{"forget", forgets},
 	{"import", imports},
 	{"million", million},

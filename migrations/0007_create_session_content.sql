@@ -107,12 +107,34 @@ GRANT SELECT ON memd.dead_sessions, memd.readable_subjects, memd.readable_sessio
 -- guard_content is the guard of a session's content and of what belongs to the
 -- user beside it: events, state, artifacts. It knows one more refusal: a session
 -- whose content alone was deleted takes memories still, and content no more.
--- guard holds the locks when it returns, so the look behind it is fresh.
+--
+-- Who writes for one session has, nearly always, nothing against them: no fence
+-- ever, no tombstone. That is seen in one look behind the lock; whoever is not
+-- plainly in order goes the long way, which knows the reasons.
 -- +goose StatementBegin
 CREATE FUNCTION memd.guard_content(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  locked boolean;
 BEGIN
+  IF cardinality(p_tenant) = 1 AND current_setting('transaction_isolation') = 'read committed' THEN
+    SELECT memd.try_lock(memd.lock_hi(s.user_ref), memd.lock_lo(s.user_ref)) INTO locked
+    FROM memd.subjects s WHERE s.tenant_no = p_tenant[1] AND s.subject_no = p_subject[1];
+    IF locked AND EXISTS (
+      SELECT FROM memd.subjects s
+      JOIN memd.tenants t ON t.tenant_no = s.tenant_no AND t.state = 2
+      WHERE s.tenant_no = p_tenant[1] AND s.subject_no = p_subject[1] AND s.retired_at IS NULL
+        AND NOT EXISTS (SELECT FROM memd.fences f WHERE f.tenant_no = s.tenant_no AND f.user_ref = s.user_ref)
+        AND (p_session[1] IS NULL OR p_session[1] = 1099511627777 OR EXISTS (
+          SELECT FROM memd.sessions x
+          WHERE x.tenant_no = s.tenant_no AND x.subject_no = s.subject_no AND x.session_no = p_session[1] AND x.state = 1
+            AND NOT EXISTS (SELECT FROM memd.tombstones d
+                            WHERE d.tenant_no = x.tenant_no AND d.kind IN (1, 2) AND d.ref = x.session_ref)))) THEN
+      RETURN;
+    END IF;
+  END IF;
   PERFORM memd.guard(p_tenant, p_subject, p_session, p_source);
+  -- guard holds the locks when it returns, so this look is fresh.
   IF EXISTS (SELECT FROM unnest(p_tenant, p_subject, p_session) AS u (tenant_no, subject_no, session_no)
              JOIN memd.sessions x ON x.tenant_no = u.tenant_no AND x.subject_no = u.subject_no AND x.session_no = u.session_no
              JOIN memd.tombstones d ON d.tenant_no = x.tenant_no AND d.kind = 2 AND d.ref = x.session_ref) THEN
@@ -200,26 +222,39 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- The schema's own functions, create_session and append_events, have asked the
+-- guard before they write as its owner; asking for each table again would take
+-- longer than writing. Everybody else's statements are asked about one by one.
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.session_heads REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_session_heads();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.session_heads', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_session_heads();
 CREATE TRIGGER guard_update AFTER UPDATE ON memd.session_heads REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_session_heads();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.session_heads', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_session_heads();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.session_events REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_session_rows();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.session_events', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_session_rows();
 CREATE TRIGGER guard_update AFTER UPDATE ON memd.session_events REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_session_rows();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.session_events', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_session_rows();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.session_state REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_session_rows();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.session_state', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_session_rows();
 CREATE TRIGGER guard_update AFTER UPDATE ON memd.session_state REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_session_rows();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.session_state', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_session_rows();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.user_state REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_user_state();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.user_state', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_user_state();
 CREATE TRIGGER guard_update AFTER UPDATE ON memd.user_state REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_user_state();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.user_state', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_user_state();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.app_state REFERENCING NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_app_state_insert();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.app_state', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_app_state_insert();
 CREATE TRIGGER guard_update AFTER UPDATE ON memd.app_state REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
-  FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_app_state_update();
+  FOR EACH STATEMENT WHEN (NOT pg_catalog.has_table_privilege('memd.app_state', 'TRUNCATE'))
+  EXECUTE FUNCTION memd.guard_app_state_update();
 
 -- ensure_event_month makes the partition of a month where it is missing. The
 -- new table is attached, which lets writers and readers of the other months go
@@ -249,7 +284,7 @@ END $$;
 
 -- put_state stores values, the newest of each key. p_kinds: 1 session, 2 user,
 -- 3 app. Keys are taken in one order, so that two writers wait and do not
--- deadlock. It runs with its caller's rights.
+-- deadlock. Only the two functions below call it.
 CREATE FUNCTION memd.put_state(p_tenant bigint, p_subject bigint, p_session bigint, p_month integer, p_app bigint,
   p_contributor bigint, p_now timestamptz, p_kinds smallint[], p_digests bytea[], p_times timestamptz[], p_sealed bytea[])
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -280,106 +315,140 @@ BEGIN
   END IF;
 END $$;
 
--- create_session and append_events are what a writer does in one round trip:
--- locks before any row is touched (enter), then the rows, with the rights of
--- their caller and under the guard like any other statement.
-CREATE FUNCTION memd.create_session(p_tenant bigint, p_subject bigint, p_session bigint, p_name text, p_month integer,
-  p_subjects bigint[], p_app bigint, p_contributor bigint, p_now timestamptz,
-  p_kinds smallint[], p_keys bytea[], p_values bytea[])
+-- enter_content is what both writers below begin with: locks and check for the
+-- session and, where the app's state is written, for its shared subject, before
+-- any row is touched. The lock is held to the transaction's end, so what is
+-- checked here holds for all that follows.
+CREATE FUNCTION memd.enter_content(p_tenant bigint, p_subject bigint, p_session bigint, p_app bigint, p_source timestamptz)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM memd.enter(p_tenant, p_subjects);
+  IF p_app IS NULL THEN
+    PERFORM memd.guard_content(ARRAY[p_tenant], ARRAY[p_subject], ARRAY[p_session], ARRAY[p_source]);
+  ELSE
+    PERFORM memd.guard_content(ARRAY[p_tenant, p_tenant], ARRAY[p_subject, p_app], ARRAY[p_session, NULL], ARRAY[p_source, p_source]);
+  END IF;
+END $$;
+
+-- create_session makes a head and the state to begin with. An id that is taken
+-- is a violation of the head's key.
+CREATE FUNCTION memd.create_session(p_tenant bigint, p_subject bigint, p_session bigint, p_name text, p_month integer,
+  p_app bigint, p_impersonal boolean, p_now timestamptz, p_kinds smallint[], p_keys bytea[], p_values bytea[])
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM memd.enter_content(p_tenant, p_subject, p_session, p_app, p_now);
   INSERT INTO memd.session_heads (tenant_no, subject_no, session_no, app, month, created_at, updated_at)
   VALUES (p_tenant, p_subject, p_session, p_name, p_month, p_now, p_now);
-  PERFORM memd.put_state(p_tenant, p_subject, p_session, p_month, p_app, p_contributor, p_now,
-    p_kinds, p_keys, array_fill(p_now, ARRAY[cardinality(p_keys)]), p_values);
+  IF cardinality(p_kinds) > 0 THEN
+    PERFORM memd.put_state(p_tenant, p_subject, p_session, p_month, p_app, CASE WHEN NOT p_impersonal THEN p_subject END, p_now,
+      p_kinds, p_keys, array_fill(p_now, ARRAY[cardinality(p_keys)]), p_values);
+  END IF;
 END $$;
 
 -- append_events stores the events that are not there yet, in order, with the
 -- state that they change, and says of each where it is, when it was appended
 -- and whether it is new. A caller who has not seen the last change (p_seen) may
 -- repeat what is stored and add nothing (MD021); no head is MD020.
-CREATE FUNCTION memd.append_events(p_tenant bigint, p_subject bigint, p_session bigint, p_subjects bigint[],
-  p_app bigint, p_contributor bigint, p_seen timestamptz, p_now timestamptz,
+CREATE FUNCTION memd.append_events(p_tenant bigint, p_subject bigint, p_session bigint,
+  p_app bigint, p_impersonal boolean, p_seen timestamptz, p_now timestamptz,
   p_digests bytea[], p_times timestamptz[], p_sealed bytea[],
   p_events integer[], p_kinds smallint[], p_keys bytea[], p_key_times timestamptz[], p_values bytea[])
 RETURNS TABLE (seq bigint, appended_at timestamptz, fresh boolean)
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  head record;
-  moment timestamptz;
+  many bigint := cardinality(p_digests);
+  source timestamptz := p_times[1];
+  the_month integer;
+  base bigint;
+  before timestamptz;
   stored bigint[];
   n bigint;
 BEGIN
-  PERFORM memd.enter(p_tenant, p_subjects);
-  SELECT h.month, h.updated_at, h.next_seq INTO head FROM memd.session_heads h
+  -- The oldest words count, and words without a time before all.
+  IF many > 1 THEN
+    SELECT CASE WHEN bool_and(u.at IS NOT NULL) THEN min(u.at) END INTO source FROM unnest(p_times) AS u (at);
+  END IF;
+  PERFORM memd.enter_content(p_tenant, p_subject, p_session, p_app, source);
+  SELECT h.month, h.next_seq, h.updated_at INTO the_month, base, before FROM memd.session_heads h
   WHERE h.tenant_no = p_tenant AND h.subject_no = p_subject AND h.session_no = p_session FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'no such session' USING ERRCODE = 'MD020';
   END IF;
-  IF p_seen < head.updated_at THEN
+  IF p_seen < before THEN
     SELECT count(*) INTO n FROM memd.session_events e
     WHERE e.tenant_no = p_tenant AND e.subject_no = p_subject AND e.session_no = p_session
-      AND e.month = head.month AND e.event_digest = ANY (p_digests);
-    IF n < cardinality(p_digests) THEN
+      AND e.month = the_month AND e.event_digest = ANY (p_digests);
+    IF n < many THEN
       RAISE EXCEPTION 'the session has changed' USING ERRCODE = 'MD021';
     END IF;
   ELSE
-    moment := greatest(p_now, head.updated_at + interval '1 microsecond');
-    WITH i AS (
-      INSERT INTO memd.session_events AS e (tenant_no, subject_no, session_no, month, seq, event_digest, source_time, appended_at, sealed)
-      SELECT p_tenant, p_subject, p_session, head.month, head.next_seq + u.n - 1, u.digest, u.at, moment, u.sealed
-      FROM unnest(p_digests, p_times, p_sealed) WITH ORDINALITY AS u (digest, at, sealed, n)
-      ON CONFLICT DO NOTHING RETURNING e.seq
-    ) SELECT array_agg(i.seq), count(*) INTO stored, n FROM i;
+    appended_at := greatest(p_now, before + interval '1 microsecond');
+    IF many = 1 THEN
+      INSERT INTO memd.session_events (tenant_no, subject_no, session_no, month, seq, event_digest, source_time, appended_at, sealed)
+      VALUES (p_tenant, p_subject, p_session, the_month, base, p_digests[1], p_times[1], append_events.appended_at, p_sealed[1])
+      ON CONFLICT DO NOTHING;
+      GET DIAGNOSTICS n = ROW_COUNT;
+    ELSE
+      WITH i AS (
+        INSERT INTO memd.session_events AS e (tenant_no, subject_no, session_no, month, seq, event_digest, source_time, appended_at, sealed)
+        SELECT p_tenant, p_subject, p_session, the_month, base + u.n - 1, u.digest, u.at, append_events.appended_at, u.sealed
+        FROM unnest(p_digests, p_times, p_sealed) WITH ORDINALITY AS u (digest, at, sealed, n)
+        ON CONFLICT DO NOTHING RETURNING e.seq
+      ) SELECT array_agg(i.seq), count(*) INTO stored, n FROM i;
+    END IF;
     IF n > 0 THEN
-      UPDATE memd.session_heads h SET next_seq = head.next_seq + cardinality(p_digests), events = h.events + n, updated_at = moment
+      UPDATE memd.session_heads h SET next_seq = base + many, events = h.events + n, updated_at = append_events.appended_at
       WHERE h.tenant_no = p_tenant AND h.subject_no = p_subject AND h.session_no = p_session;
     END IF;
-    IF n = cardinality(p_digests) THEN
+    IF n = many THEN
       IF cardinality(p_kinds) > 0 THEN
-        PERFORM memd.put_state(p_tenant, p_subject, p_session, head.month, p_app, p_contributor, moment,
-          p_kinds, p_keys, p_key_times, p_values);
+        PERFORM memd.put_state(p_tenant, p_subject, p_session, the_month, p_app, CASE WHEN NOT p_impersonal THEN p_subject END,
+          append_events.appended_at, p_kinds, p_keys, p_key_times, p_values);
       END IF;
-      RETURN QUERY SELECT head.next_seq + g - 1, moment, true FROM generate_series(1, n) AS g;
+      fresh := true;
+      FOR i IN 0 .. many - 1 LOOP
+        seq := base + i;
+        RETURN NEXT;
+      END LOOP;
       RETURN;
     END IF;
     -- Some were there: what they changed was changed with them, and is not again.
     IF n > 0 AND cardinality(p_kinds) > 0 THEN
-      PERFORM memd.put_state(p_tenant, p_subject, p_session, head.month, p_app, p_contributor, moment,
-        array_agg(u.kind ORDER BY u.n), array_agg(u.digest ORDER BY u.n), array_agg(u.at ORDER BY u.n), array_agg(u.sealed ORDER BY u.n))
+      PERFORM memd.put_state(p_tenant, p_subject, p_session, the_month, p_app, CASE WHEN NOT p_impersonal THEN p_subject END,
+        append_events.appended_at, array_agg(u.kind ORDER BY u.n), array_agg(u.digest ORDER BY u.n), array_agg(u.at ORDER BY u.n),
+        array_agg(u.sealed ORDER BY u.n))
       FROM unnest(p_events, p_kinds, p_keys, p_key_times, p_values) WITH ORDINALITY AS u (event, kind, digest, at, sealed, n)
-      WHERE head.next_seq + u.event - 1 = ANY (stored);
+      WHERE base + u.event - 1 = ANY (stored);
     END IF;
   END IF;
   RETURN QUERY SELECT e.seq, e.appended_at, e.seq = ANY (coalesce(stored, '{}'))
   FROM unnest(p_digests) WITH ORDINALITY AS u (digest, n)
   JOIN memd.session_events e ON e.tenant_no = p_tenant AND e.subject_no = p_subject AND e.session_no = p_session
-    AND e.month = head.month AND e.event_digest = u.digest
+    AND e.month = the_month AND e.event_digest = u.digest
   ORDER BY u.n;
 END $$;
 -- +goose StatementEnd
 
 REVOKE ALL ON FUNCTION memd.guard_content(bigint[], bigint[], bigint[], timestamptz[]), memd.guard_session_rows(),
   memd.guard_session_heads(), memd.guard_user_state(), memd.guard_app_state_insert(), memd.guard_app_state_update(),
+  memd.enter_content(bigint, bigint, bigint, bigint, timestamptz),
   memd.ensure_event_month(integer),
   memd.put_state(bigint, bigint, bigint, integer, bigint, bigint, timestamptz, smallint[], bytea[], timestamptz[], bytea[]),
-  memd.create_session(bigint, bigint, bigint, text, integer, bigint[], bigint, bigint, timestamptz, smallint[], bytea[], bytea[]),
-  memd.append_events(bigint, bigint, bigint, bigint[], bigint, bigint, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
+  memd.create_session(bigint, bigint, bigint, text, integer, bigint, boolean, timestamptz, smallint[], bytea[], bytea[]),
+  memd.append_events(bigint, bigint, bigint, bigint, boolean, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
     integer[], smallint[], bytea[], timestamptz[], bytea[])
   FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION memd.ensure_event_month(integer),
-  memd.put_state(bigint, bigint, bigint, integer, bigint, bigint, timestamptz, smallint[], bytea[], timestamptz[], bytea[]),
-  memd.create_session(bigint, bigint, bigint, text, integer, bigint[], bigint, bigint, timestamptz, smallint[], bytea[], bytea[]),
-  memd.append_events(bigint, bigint, bigint, bigint[], bigint, bigint, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
+  memd.create_session(bigint, bigint, bigint, text, integer, bigint, boolean, timestamptz, smallint[], bytea[], bytea[]),
+  memd.append_events(bigint, bigint, bigint, bigint, boolean, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
     integer[], smallint[], bytea[], timestamptz[], bytea[])
   TO memd_app;
 
 -- +goose Down
 DROP FUNCTION
-  memd.append_events(bigint, bigint, bigint, bigint[], bigint, bigint, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
+  memd.append_events(bigint, bigint, bigint, bigint, boolean, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
     integer[], smallint[], bytea[], timestamptz[], bytea[]),
-  memd.create_session(bigint, bigint, bigint, text, integer, bigint[], bigint, bigint, timestamptz, smallint[], bytea[], bytea[]),
+  memd.create_session(bigint, bigint, bigint, text, integer, bigint, boolean, timestamptz, smallint[], bytea[], bytea[]),
+  memd.enter_content(bigint, bigint, bigint, bigint, timestamptz),
   memd.put_state(bigint, bigint, bigint, integer, bigint, bigint, timestamptz, smallint[], bytea[], timestamptz[], bytea[]),
   memd.ensure_event_month(integer);
 DROP VIEW memd.readable_sessions, memd.readable_subjects, memd.dead_sessions;

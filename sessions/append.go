@@ -17,7 +17,7 @@ import (
 )
 
 const sqlAppendEvents = `
-SELECT seq, appended_at, fresh FROM memd.append_events(@tenant, @subject, @session, @subjects::bigint[], @app, @contributor, @seen, @now,
+SELECT seq, appended_at, fresh FROM memd.append_events(@tenant, @subject, @session, @app, @impersonal, @seen, @now,
   @digests::bytea[], @times::timestamptz[], @sealed::bytea[],
   @events::int[], @kinds::smallint[], @keys::bytea[], @key_times::timestamptz[], @values::bytea[])`
 
@@ -205,8 +205,8 @@ func (s *Service) append(ctx context.Context, db pg.DB, k *shred.Keys, id ID, ba
 		}
 	}
 	rows, err := db.Query(ctx, sqlAppendEvents, pg.Args{
-		"tenant": k.Tenant(), "subject": by.of.Subject, "session": by.of.Session, "subjects": by.subjects(),
-		"app": optionalNumber(by.app), "contributor": optionalNumber(by.writer), "seen": optional(seen), "now": s.Clock.Now(),
+		"tenant": k.Tenant(), "subject": by.of.Subject, "session": by.of.Session,
+		"app": optionalNumber(by.app), "impersonal": by.writer == 0, "seen": optional(seen), "now": s.Clock.Now(),
 		"digests": digests, "times": times, "sealed": sealed,
 		"events": changes.events, "kinds": changes.kinds, "keys": changes.keys, "key_times": changes.times, "values": changes.values,
 	})

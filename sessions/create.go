@@ -17,7 +17,7 @@ import (
 )
 
 const sqlCreateSession = `
-SELECT memd.create_session(@tenant, @subject, @session, @name, @month, @subjects::bigint[], @app, @contributor, @now,
+SELECT memd.create_session(@tenant, @subject, @session, @name, @month, @app, @impersonal, @now,
   @kinds::smallint[], @keys::bytea[], @values::bytea[])`
 
 const sqlEnsureMonth = `SELECT memd.ensure_event_month(@month)`
@@ -89,7 +89,7 @@ func (s *Service) create(ctx context.Context, db pg.DB, k *shred.Keys, id ID, mo
 	}
 	_, err = db.Exec(ctx, sqlCreateSession, pg.Args{
 		"tenant": k.Tenant(), "subject": by.of.Subject, "session": by.of.Session, "name": id.App, "month": month,
-		"subjects": by.subjects(), "app": optionalNumber(by.app), "contributor": optionalNumber(by.writer), "now": now,
+		"app": optionalNumber(by.app), "impersonal": by.writer == 0, "now": now,
 		"kinds": e.kinds, "keys": e.keys, "values": e.values,
 	})
 	if err != nil {
@@ -109,14 +109,6 @@ func (s *Service) ensureMonth(ctx context.Context, db pg.DB, month memd.Month) e
 	}
 	s.partitions.Store(month, struct{}{})
 	return nil
-}
-
-// subjects are those whose locks a write takes.
-func (s *sealers) subjects() []memd.Number {
-	if s.app != 0 {
-		return []memd.Number{s.of.Subject, s.app}
-	}
-	return []memd.Number{s.of.Subject}
 }
 
 func touchesApp(delta map[string]string) bool {
