@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -177,43 +176,4 @@ func discardBatch(ctx context.Context, tx pgx.Tx, tenant memd.TenantNo, owner me
 		return false, fmt.Errorf("deleting a save: %w", err)
 	}
 	return true, nil
-}
-
-// Abandoned is how long a save may be silent before Sweep takes it. A save
-// under way says that it is alive every minute that something arrives, and the
-// server cuts off a stream that is silent for as long.
-const Abandoned = time.Hour
-
-const sqlPickAbandoned = `
-SELECT tenant_no, subject_no, session_no, version_id FROM memd.artifact_versions
-WHERE version IS NULL AND touched_at < @before ORDER BY touched_at LIMIT 1 FOR UPDATE SKIP LOCKED`
-
-// Sweep deletes saves that broke off more than Abandoned ago, and what a Delete
-// left, in bounded transactions, as the worker's role. It returns how many saves
-// are gone. Safe to run at any time and in several processes at once.
-func Sweep(ctx context.Context, pool *pg.Pool, now time.Time) (int64, error) {
-	var swept int64
-	for {
-		var found, done bool
-		err := pool.InTx(ctx, func(tx pgx.Tx) error {
-			var tenant memd.TenantNo
-			var owner memd.Contribution
-			var save uuid.UUID
-			err := tx.QueryRow(ctx, sqlPickAbandoned, pg.Args{"before": now.Add(-Abandoned)}).Scan(&tenant, &owner.Subject, &owner.Session, &save)
-			if errors.Is(err, pgx.ErrNoRows) {
-				return nil
-			} else if err != nil {
-				return fmt.Errorf("finding abandoned saves: %w", err)
-			}
-			found = true
-			done, err = discardBatch(ctx, tx, tenant, owner, []uuid.UUID{save})
-			return err
-		})
-		if err != nil || !found {
-			return swept, err
-		}
-		if done {
-			swept++
-		}
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/embed"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/auth"
@@ -16,6 +17,7 @@ import (
 	"forgettable.dev/memd/internal/server"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/sessions"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/tenants"
@@ -32,6 +34,9 @@ type ServerConfig struct {
 	// means memory's defaults.
 	MaxResidentBytes int64
 	MaxScopeRows     int
+	// MaxArtifactBytes bounds one version of an artifact; zero means
+	// artifacts.DefaultMaxBytes.
+	MaxArtifactBytes int64
 }
 
 // Server is one replica of the API.
@@ -41,7 +46,9 @@ type Server struct {
 	Directory *provenance.Directory
 	Memory    *memory.Service
 	Sessions  *sessions.Service
+	Artifacts *artifacts.Service
 	Erasure   *erasure.Service
+	Purge     *purge.Caller
 	API       *server.Server
 
 	common   Common
@@ -96,13 +103,23 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Artifacts, err = artifacts.New(artifacts.Config{
+		Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock, MaxBytes: c.MaxArtifactBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
 	s.closing = make(chan struct{})
 	s.Erasure = &erasure.Service{Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock, Closing: s.closing}
+	if s.Purge, err = c.openPurge(s.Keyring); err != nil {
+		return nil, err
+	}
+	s.later(func(context.Context) error { s.Purge.Close(); return nil })
 	if s.auth, err = auth.New(auth.Config{Pool: s.Pool, Clock: c.Clock, Logger: c.Logger}); err != nil {
 		return nil, err
 	}
 	s.API, err = server.New(server.Config{
-		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Sessions: s.Sessions, Erasure: s.Erasure, Logger: c.Logger, Clock: c.Clock,
+		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Sessions: s.Sessions, Artifacts: s.Artifacts, Erasure: s.Erasure, Purge: s.Purge, Logger: c.Logger, Clock: c.Clock,
 		Registry: c.Metrics.Registry, ServeMetrics: c.ServeMetrics, Tracer: c.Tracer,
 		Ready: s.ready,
 	})

@@ -19,6 +19,10 @@ import (
 const (
 	callLimit    = 30 * time.Second
 	erasureLimit = 10 * time.Minute
+	// watchLimit is longer than the longest second sweep is away.
+	watchLimit = 31 * 24 * time.Hour
+	// streamLimit is that of a stream of bytes, however fast something moves.
+	streamLimit = time.Hour
 )
 
 // rule says who may call a procedure.
@@ -34,9 +38,16 @@ type rule struct {
 func active(s tenants.State) bool { return s == tenants.StateActive }
 
 var (
-	remembering   = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit}
-	deleting      = rule{roles: auth.Agent | auth.Eraser, tenant: true, admits: active, limit: erasureLimit}
-	forgetting    = rule{roles: auth.Eraser, tenant: true, admits: tenants.State.Erases, limit: erasureLimit}
+	remembering = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit}
+	streaming   = rule{roles: auth.Agent, tenant: true, admits: active, limit: streamLimit}
+	deleting    = rule{roles: auth.Agent | auth.Eraser, tenant: true, admits: active, limit: erasureLimit}
+	forgetting  = rule{roles: auth.Eraser, tenant: true, admits: tenants.State.Erases, limit: erasureLimit}
+	// purging is for the installation's own keys alone, as its handler sees to.
+	purging       = rule{roles: auth.Operator, limit: erasureLimit}
+	following     = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: callLimit}
+	watching      = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: watchLimit}
+	verifying     = rule{roles: auth.Eraser | auth.Auditor, limit: time.Minute}
+	holding       = rule{roles: auth.Operator, tenant: true, admits: tenants.State.Erases, limit: callLimit}
 	looking       = rule{roles: auth.Auditor | auth.Operator, limit: callLimit}
 	administering = rule{roles: auth.Operator, limit: callLimit}
 )
@@ -62,8 +73,27 @@ var rules = map[string]rule{
 	memdv1connect.SessionServiceAppendEventsProcedure:  remembering,
 	memdv1connect.SessionServiceDeleteSessionProcedure: deleting,
 
+	memdv1connect.ArtifactServiceSaveArtifactProcedure:         streaming,
+	memdv1connect.ArtifactServiceSaveArtifactInlineProcedure:   remembering,
+	memdv1connect.ArtifactServiceLoadArtifactProcedure:         streaming,
+	memdv1connect.ArtifactServiceLoadArtifactInlineProcedure:   remembering,
+	memdv1connect.ArtifactServiceListArtifactsProcedure:        remembering,
+	memdv1connect.ArtifactServiceListArtifactVersionsProcedure: remembering,
+	memdv1connect.ArtifactServiceGetArtifactVersionProcedure:   remembering,
+	memdv1connect.ArtifactServiceDeleteArtifactProcedure:       remembering,
+
 	memdv1connect.ErasureServiceForgetUserProcedure:    forgetting,
 	memdv1connect.ErasureServiceForgetSessionProcedure: forgetting,
+	memdv1connect.ErasureServiceDeleteTenantProcedure:  purging,
+	memdv1connect.ErasureServiceDryRunProcedure:        following,
+	memdv1connect.ErasureServiceGetErasureProcedure:    following,
+	memdv1connect.ErasureServiceListErasuresProcedure:  following,
+	memdv1connect.ErasureServiceGetReceiptProcedure:    following,
+	memdv1connect.ErasureServiceWatchErasureProcedure:  watching,
+	memdv1connect.ErasureServiceVerifyErasureProcedure: verifying,
+	memdv1connect.ErasureServiceHoldProcedure:          holding,
+	memdv1connect.ErasureServiceReleaseHoldProcedure:   holding,
+	memdv1connect.ErasureServiceListHoldsProcedure:     following,
 
 	memdv1connect.AdminServiceGetTenantProcedure:    looking,
 	memdv1connect.AdminServiceListTenantsProcedure:  looking,
@@ -72,6 +102,11 @@ var rules = map[string]rule{
 	memdv1connect.AdminServiceSetPolicyProcedure:    administering,
 	memdv1connect.AdminServiceCreateApiKeyProcedure: administering,
 	memdv1connect.AdminServiceRevokeApiKeyProcedure: administering,
+
+	memdv1connect.TargetServiceListTargetsProcedure:  looking,
+	memdv1connect.TargetServiceCreateTargetProcedure: administering,
+	memdv1connect.TargetServiceDeleteTargetProcedure: administering,
+	memdv1connect.TargetServiceTestTargetProcedure:   administering,
 }
 
 // check decides by the table alone.

@@ -18,11 +18,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/sessions"
 )
 
@@ -35,7 +37,7 @@ const (
 
 	readHeaderTimeout = 10 * time.Second
 	// readTimeout bounds the arrival of a whole request, of which the largest
-	// has 16 MiB.
+	// has 16 MiB, and how long a stream may rest in either direction.
 	readTimeout    = time.Minute
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
@@ -46,13 +48,15 @@ const (
 
 // Config is what a Server works with.
 type Config struct {
-	// Pool, Auth, Memory, Sessions, Erasure and Logger are required.
-	Pool     *pg.Pool
-	Auth     *auth.Authenticator
-	Memory   *memory.Service
-	Sessions *sessions.Service
-	Erasure  *erasure.Service
-	Logger   *slog.Logger
+	// Pool, Auth, Memory, Sessions, Erasure, Purge and Logger are required.
+	Pool      *pg.Pool
+	Auth      *auth.Authenticator
+	Memory    *memory.Service
+	Sessions  *sessions.Service
+	Artifacts *artifacts.Service
+	Erasure   *erasure.Service
+	Purge     *purge.Caller
+	Logger    *slog.Logger
 	// SessionEraser deletes sessions; Erasure does if nil.
 	SessionEraser SessionEraser
 	// Clock is the system's if nil.
@@ -83,8 +87,12 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Memory is required")
 	case c.Sessions == nil:
 		return errors.New("server: Config.Sessions is required")
+	case c.Artifacts == nil:
+		return errors.New("server: Config.Artifacts is required")
 	case c.Erasure == nil:
 		return errors.New("server: Config.Erasure is required")
+	case c.Purge == nil:
+		return errors.New("server: Config.Purge is required")
 	case c.Logger == nil:
 		return errors.New("server: Config.Logger is required")
 	case c.ShutdownTimeout < 0:
@@ -115,9 +123,11 @@ func (c *Config) validate() error {
 
 // Server is the API of one process.
 type Server struct {
-	config Config
-	health *health
-	mux    *http.ServeMux
+	config  Config
+	health  *health
+	mux     *http.ServeMux
+	handler http.Handler // mux, paced
+	pace    *pace
 }
 
 // New returns a Server. It reads nothing and listens to nothing yet.
@@ -133,14 +143,18 @@ func New(c Config) (*Server, error) {
 	rpc := connect.NewServer(interceptors...)
 	memdv1connect.RegisterMemoryServiceHandler(rpc, &memoryHandler{memory: c.Memory, sessions: c.Sessions})
 	memdv1connect.RegisterSessionServiceHandler(rpc, &sessionHandler{sessions: c.Sessions, eraser: c.SessionEraser})
+	memdv1connect.RegisterArtifactServiceHandler(rpc, &artifactHandler{artifacts: c.Artifacts})
 	memdv1connect.RegisterErasureServiceHandler(rpc, &erasureHandler{erasure: c.Erasure})
 	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})
+	memdv1connect.RegisterTargetServiceHandler(rpc, &targetHandler{pool: c.Pool, purge: c.Purge, logger: c.Logger})
 	connecthttp.Mount(s.mux, rpc,
 		connecthttp.WithReadMaxBytes(memd.MaxBatchBytes),
 		connecthttp.WithSendMaxBytes(maxAnswerBytes),
 		connecthttp.WithCompressMinBytes(compressFrom),
 		connecthttp.WithCodecs(connectproto.NewBinaryCodec(), strictJSON()),
 	)
+	s.pace = newPace(rpc, readTimeout)
+	s.handler = s.pace.wrap(s.mux)
 	s.health.mount(s.mux)
 	if c.ServeMetrics {
 		s.mux.Handle("GET /metrics", s.MetricsHandler())
@@ -189,7 +203,7 @@ func (c *Config) interceptors() ([]connect.ServerInterceptor, error) {
 
 // Handler serves the API and what belongs to it on one port. For a listener of
 // its own prefer Serve, which also speaks HTTP/2 without TLS.
-func (s *Server) Handler() http.Handler { return s.mux }
+func (s *Server) Handler() http.Handler { return s.handler }
 
 // MetricsHandler serves the registry, for a listener that only operators reach.
 func (s *Server) MetricsHandler() http.Handler {
@@ -204,10 +218,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	hs := &http.Server{
-		Handler:           s.mux,
+		Handler:           s.handler,
 		Protocols:         protocols,
 		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
+		ReadTimeout:       s.pace.idle,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.config.Logger.Handler(), slog.LevelDebug),

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/embed"
 	"forgettable.dev/memd/erasure"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
@@ -27,6 +28,7 @@ import (
 	"forgettable.dev/memd/internal/server"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/sessions"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/gcpkms"
@@ -44,6 +46,7 @@ type installation struct {
 	worker    *pg.Pool
 	kms       *kmstest.Emulator
 	provision shred.ProvisionConfig
+	private   bool // purge targets may be at private addresses
 }
 
 func setup(t *testing.T) *installation {
@@ -103,10 +106,21 @@ func (in *installation) serveWith(pool *pg.Pool) *instance {
 	must(err)
 	conversations, err := sessions.New(sessions.Config{Pool: pool, Keyring: keyring, Directory: directory})
 	must(err)
+	targets, err := purge.NewCaller(purge.Config{
+		Keys: func(ctx context.Context, t memd.TenantNo, use func(*shred.Keys) error) error {
+			return keyring.Do(ctx, t, 0, use)
+		},
+		AllowPrivate: in.private, Tries: 2, RetryWait: time.Millisecond,
+	})
+	must(err)
+	t.Cleanup(targets.Close)
 	authenticator, err := auth.New(auth.Config{Pool: pool, Clock: memd.SystemClock{}, Logger: logger})
 	must(err)
+	files, err := artifacts.New(artifacts.Config{Pool: pool, Keyring: keyring, Directory: directory})
+	must(err)
 	api, err := server.New(server.Config{
-		Pool: pool, Auth: authenticator, Memory: store, Sessions: conversations, Logger: logger, Registry: s.registry, ServeMetrics: true,
+		Artifacts: files,
+		Pool:      pool, Auth: authenticator, Purge: targets, Memory: store, Sessions: conversations, Logger: logger, Registry: s.registry, ServeMetrics: true,
 		Tracer:  trace.NewTracerProvider(trace.WithSyncer(s.spans)),
 		Erasure: &erasure.Service{Pool: pool, Keyring: keyring, Directory: directory, Clock: memd.SystemClock{}},
 	})
@@ -244,6 +258,10 @@ func (s *instance) erasure(secret string) memdv1connect.ErasureServiceClient {
 
 func (s *instance) admin(secret string) memdv1connect.AdminServiceClient {
 	return memdv1connect.NewAdminServiceClient(s.client(secret))
+}
+
+func (s *instance) targets(secret string) memdv1connect.TargetServiceClient {
+	return memdv1connect.NewTargetServiceClient(s.client(secret))
 }
 
 // httpClient speaks HTTP/2 without TLS, which gRPC needs.
