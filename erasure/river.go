@@ -188,6 +188,7 @@ func (w *Worker) stopped(ctx context.Context, j Job, tries int, err error) {
 func (w *Worker) queue() (*river.Client[pgx.Tx], error) {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, jobWorker{w: w})
+	river.AddWorker(workers, verificationWorker{w: w})
 	c, err := river.NewClient(riverpgxv5.New(w.c.Pool.Raw()), &river.Config{
 		Schema:              pg.JobsSchema,
 		Workers:             workers,

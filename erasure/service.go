@@ -188,14 +188,7 @@ func (s *Service) forget(ctx context.Context, c Caller, request uuid.UUID, userI
 
 // waited waits for an accepted job as long as the caller wants, and reports it.
 func (s *Service) waited(ctx context.Context, c Caller, j Job) (Report, error) {
-	limit := s.Wait
-	if limit == 0 {
-		limit = DefaultWait
-	}
-	if c.Wait != nil {
-		limit = *c.Wait
-	}
-	if err := s.wait(ctx, &j, limit); err != nil {
+	if err := s.wait(ctx, &j, s.limit(c)); err != nil {
 		return Report{}, err
 	}
 	r, err := s.Report(ctx, c, j.ID)
@@ -203,6 +196,17 @@ func (s *Service) waited(ctx context.Context, c Caller, j Job) (Report, error) {
 		r.Salt, err = s.salt(ctx, c, j)
 	}
 	return r, err
+}
+
+// limit is how long a call waits.
+func (s *Service) limit(c Caller) time.Duration {
+	switch {
+	case c.Wait != nil:
+		return *c.Wait
+	case s.Wait != 0:
+		return s.Wait
+	}
+	return DefaultWait
 }
 
 // wait returns when the job is done or the time to wait for it is over.

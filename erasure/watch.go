@@ -15,6 +15,10 @@ import (
 // of the database, so that any replica can show what any worker does.
 const watchInterval = 100 * time.Millisecond
 
+// heartbeat is how often a watcher is told where the erasure stands although
+// nothing has changed: what is silent for long is cut off on the way.
+const heartbeat = 15 * time.Second
+
 // Event is a change of an erasure: a step that began or ended, or the erasure
 // itself when it got to another state, was held, let go, or stopped.
 type Event struct {
@@ -68,6 +72,7 @@ func (s *Service) Watch(ctx context.Context, c Caller, id uuid.UUID, untilDone b
 type watch struct {
 	told map[Step]stepRow
 	last Job
+	at   time.Time // of the last event of the erasure itself
 	tell func(Event) error
 }
 
@@ -84,9 +89,9 @@ func (w *watch) tellAll(j Job, steps map[Step]stepRow) error {
 			return err
 		}
 	}
-	if j.State == w.last.State && j.Held == w.last.Held && j.Failure == w.last.Failure {
+	if j.State == w.last.State && j.Held == w.last.Held && j.Failure == w.last.Failure && time.Since(w.at) < heartbeat {
 		return nil
 	}
-	w.last = j
+	w.last, w.at = j, time.Now()
 	return w.tell(Event{Job: j})
 }

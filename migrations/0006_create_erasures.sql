@@ -70,6 +70,18 @@ CREATE TABLE memd.erasure_subjects (
 GRANT SELECT ON memd.erasure_subjects TO memd_app;
 GRANT SELECT, INSERT ON memd.erasure_subjects TO memd_worker;
 
+-- Further looks of the verifier at an erasure that is done.
+CREATE TABLE memd.verifications (
+  verification_no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  tenant_no       bigint      NOT NULL,
+  request_id      uuid        NOT NULL,
+  asked_at        timestamptz NOT NULL,
+  done_at         timestamptz,
+  checks          jsonb       NOT NULL DEFAULT '[]'
+);
+GRANT SELECT, INSERT (tenant_no, request_id, asked_at) ON memd.verifications TO memd_app;
+GRANT SELECT, UPDATE (done_at, checks) ON memd.verifications TO memd_worker;
+
 -- Derived rows that fell although some of their sources survive, so that the
 -- agent can derive again. Numbers and ids only.
 CREATE TABLE memd.erasure_fallen (
@@ -213,7 +225,7 @@ CREATE TRIGGER fence_accepted AFTER INSERT ON memd.erasures FOR EACH ROW EXECUTE
 CREATE TRIGGER announce AFTER INSERT ON memd.tenants FOR EACH STATEMENT EXECUTE FUNCTION memd.announce_work();
 
 -- +goose Down
-DROP TABLE memd.holds, memd.erasure_fallen, memd.erasure_subjects, memd.erasure_steps, memd.erasures, memd.job_counters CASCADE;
+DROP TABLE memd.holds, memd.erasure_fallen, memd.erasure_subjects, memd.erasure_steps, memd.verifications, memd.erasures, memd.job_counters CASCADE;
 DROP TRIGGER announce ON memd.tenants;
 DROP FUNCTION memd.announce_work(), memd.fence_accepted(), memd.hold_waits(), memd.held(bigint, smallint, bytea, bytea),
   memd.hold_lock(bigint), memd.next_job_no(bigint);

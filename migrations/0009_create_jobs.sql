@@ -38,6 +38,14 @@ BEGIN
   PERFORM memd.enqueue_job(NEW.tenant_no, NEW.job_no, NEW.kind, now());
   RETURN NULL;
 END $$;
+CREATE FUNCTION memd.enqueue_verification() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO memd_jobs.river_job (args, kind, max_attempts, queue, state)
+  VALUES (jsonb_build_object('no', NEW.verification_no), 'memd_verification', 10, 'erasures', 'available');
+  PERFORM pg_notify('memd_jobs.river_insert', json_build_object('queue', 'erasures')::text);
+  RETURN NULL;
+END $$;
 -- hold_released wakes what waits: jobs that are put off look again at once.
 CREATE FUNCTION memd.hold_released() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -68,16 +76,18 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 REVOKE ALL ON FUNCTION memd.enqueue_job(bigint, bigint, smallint, timestamptz), memd.job_key(bigint, bigint),
-  memd.enqueue_accepted(), memd.hold_released(), memd.purge_principals(bigint) FROM PUBLIC;
+  memd.enqueue_accepted(), memd.enqueue_verification(), memd.hold_released(), memd.purge_principals(bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION memd.enqueue_job(bigint, bigint, smallint, timestamptz), memd.job_key(bigint, bigint),
   memd.purge_principals(bigint) TO memd_worker;
 CREATE TRIGGER enqueue AFTER INSERT ON memd.erasures FOR EACH ROW EXECUTE FUNCTION memd.enqueue_accepted();
+CREATE TRIGGER enqueue AFTER INSERT ON memd.verifications FOR EACH ROW EXECUTE FUNCTION memd.enqueue_verification();
 CREATE TRIGGER released AFTER UPDATE ON memd.holds FOR EACH ROW
   WHEN (OLD.released_at IS NULL AND NEW.released_at IS NOT NULL) EXECUTE FUNCTION memd.hold_released();
 
 -- +goose Down
 DROP TRIGGER enqueue ON memd.erasures;
+DROP TRIGGER enqueue ON memd.verifications;
 DROP TRIGGER released ON memd.holds;
 DROP FUNCTION memd.enqueue_job(bigint, bigint, smallint, timestamptz), memd.job_key(bigint, bigint),
-  memd.enqueue_accepted(), memd.hold_released(), memd.purge_principals(bigint);
+  memd.enqueue_accepted(), memd.enqueue_verification(), memd.hold_released(), memd.purge_principals(bigint);
 DROP SCHEMA memd_jobs CASCADE;

@@ -4,11 +4,15 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
-	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/tenants"
 )
 
 type erasureHandler struct {
@@ -22,12 +26,53 @@ func callerOf(ctx context.Context) erasure.Caller {
 	return erasure.Caller{Tenant: p.Tenant, Epoch: p.Epoch, KeyID: p.Key}
 }
 
+// waiting is callerOf with the time that the request says to wait.
+func waiting(ctx context.Context, wait *durationpb.Duration) erasure.Caller {
+	c := callerOf(ctx)
+	if wait != nil {
+		c.Wait = new(wait.AsDuration())
+	}
+	return c
+}
+
+// about is callerOf for a call that a key of the installation may make for a
+// tenant that it names. A tenant's own key names none, or its own.
+func (h *erasureHandler) about(ctx context.Context, name string) (erasure.Caller, error) {
+	p := principalOf(ctx)
+	if p.Tenant != auth.Installation {
+		if name != "" && name != p.TenantName {
+			return erasure.Caller{}, memd.ErrNotFound
+		}
+		return callerOf(ctx), nil
+	}
+	if name == "" {
+		return erasure.Caller{}, &memd.InvalidError{Field: "tenant", Problem: "is required with a key of the installation"}
+	}
+	c := callerOf(ctx)
+	err := h.erasure.Pool.With(ctx, func(db pg.DB) error {
+		t, err := tenants.Get(ctx, db, name)
+		c.Tenant, c.Epoch = t.No, t.Epoch
+		return err
+	})
+	return c, err
+}
+
+// named resolves what most calls about one erasure begin with.
+func (h *erasureHandler) named(ctx context.Context, tenant, request string) (erasure.Caller, uuid.UUID, error) {
+	c, err := h.about(ctx, tenant)
+	if err != nil {
+		return c, uuid.Nil, err
+	}
+	id, err := idFromProto("request_id", request)
+	return c, id, err
+}
+
 func (h *erasureHandler) ForgetUser(ctx context.Context, req *memdv1.ForgetUserRequest) (*memdv1.ForgetUserResponse, error) {
 	id, err := idFromProto("request_id", req.GetRequestId())
 	if err != nil {
 		return nil, err
 	}
-	r, err := h.erasure.ForgetUser(ctx, callerOf(ctx), req.GetApp(), req.GetUserId(), id)
+	r, err := h.erasure.ForgetUser(ctx, waiting(ctx, req.GetWait()), req.GetApp(), req.GetUserId(), id)
 	if err != nil {
 		return nil, err
 	}
@@ -39,59 +84,50 @@ func (h *erasureHandler) ForgetSession(ctx context.Context, req *memdv1.ForgetSe
 	if err != nil {
 		return nil, err
 	}
-	r, err := h.erasure.ForgetSession(ctx, callerOf(ctx), req.GetApp(), req.GetUserId(), req.GetSessionId(), id)
+	r, err := h.erasure.ForgetSession(ctx, waiting(ctx, req.GetWait()), req.GetApp(), req.GetUserId(), req.GetSessionId(), id)
 	if err != nil {
 		return nil, err
 	}
 	return &memdv1.ForgetSessionResponse{Report: reportToProto(r)}, nil
 }
 
-func reportToProto(r erasure.Report) *memdv1.Report {
-	p := &memdv1.Report{
-		RequestId:   r.ID.String(),
-		State:       memdv1.ErasureState(r.State),
-		AcceptedAt:  timestampToProto(r.AcceptedAt),
-		FinishedAt:  timestampToProto(r.FinishedAt),
-		FallenTotal: r.FallenTotal,
-		KeyEpoch:    r.Key.Epoch,
+func (h *erasureHandler) DeleteTenant(ctx context.Context, req *memdv1.DeleteTenantRequest) (*memdv1.DeleteTenantResponse, error) {
+	if principalOf(ctx).Tenant != auth.Installation {
+		return nil, memd.ErrPermissionDenied
 	}
-	for _, s := range r.Stores {
-		one := &memdv1.StoreCount{Store: s.Store, Before: s.Before}
-		if s.After >= 0 { // Below zero: not counted yet.
-			one.After = new(s.After)
-		}
-		p.Counts = append(p.Counts, one)
+	id, err := idFromProto("request_id", req.GetRequestId())
+	if err != nil {
+		return nil, err
 	}
-	for _, f := range r.Fallen {
-		p.Fallen = append(p.Fallen, fallenToProto(f))
+	r, err := h.erasure.DeleteTenant(ctx, waiting(ctx, req.GetWait()), req.GetTenant(), req.GetConfirmDisplayName(), id)
+	if err != nil {
+		return nil, err
 	}
-	if r.Key.Epoch > 0 {
-		p.Key = &memdv1.KeyDestruction{
-			KmsVersion:   r.Key.Version,
-			UnreadableAt: timestampToProto(r.Key.Unreadable),
-			DestroyedAt:  timestampToProto(r.Key.DestroyedForGood),
-			PurgedAt:     timestampToProto(r.Key.Purged),
-		}
-	}
-	return p
+	return &memdv1.DeleteTenantResponse{Report: reportToProto(r)}, nil
 }
 
-func fallenToProto(f erasure.FallenRow) *memdv1.FallenRow {
-	p := &memdv1.FallenRow{MemoryId: f.ID.String(), Kind: memdv1.Kind(f.Kind)}
-	if f.Scope.App != "" {
-		p.Scope = scopeToProto(f.Scope)
+func (h *erasureHandler) DryRun(ctx context.Context, req *memdv1.DryRunRequest) (*memdv1.DryRunResponse, error) {
+	c, err := h.about(ctx, req.GetTenant())
+	if err != nil {
+		return nil, err
 	}
-	for _, s := range f.Sources {
-		p.SurvivingSources = append(p.SurvivingSources, sourceToProto(s))
+	var p erasure.Preview
+	if req.GetApp() == "" && req.GetUserId() == "" && req.GetSessionId() == "" && principalOf(ctx).Tenant == auth.Installation {
+		p, err = h.erasure.DryRunTenant(ctx, req.GetTenant())
+	} else {
+		kind := erasure.KindUser
+		switch {
+		case req.GetSessionId() != "" && req.GetKeepMemories():
+			kind = erasure.KindContent
+		case req.GetSessionId() != "":
+			kind = erasure.KindSession
+		}
+		p, err = h.erasure.DryRun(ctx, c, kind, req.GetApp(), req.GetUserId(), req.GetSessionId())
 	}
-	return p
-}
-
-func sourceToProto(s memory.Source) *memdv1.Source {
-	if s.MemoryID != uuid.Nil {
-		return &memdv1.Source{Source: &memdv1.Source_MemoryId{MemoryId: s.MemoryID.String()}, Version: s.Version}
+	if err != nil {
+		return nil, err
 	}
-	return &memdv1.Source{Source: &memdv1.Source_Session{
-		Session: &memdv1.Session{UserId: s.UserID, SessionId: s.SessionID},
-	}}
+	return &memdv1.DryRunResponse{
+		Counts: countsToProto(p.Counts), Sessions: p.Sessions, Subjects: p.Subjects, Held: p.Held, DisplayName: p.DisplayName,
+	}, nil
 }

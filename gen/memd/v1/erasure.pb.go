@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -32,8 +33,12 @@ const (
 	ErasureState_ERASURE_STATE_ACCEPTED ErasureState = 1
 	// Under way.
 	ErasureState_ERASURE_STATE_RUNNING ErasureState = 2
-	// The rows are gone, counted to zero, and the key is destroyed.
+	// The rows are gone, counted to zero, it was verified, and the key is
+	// destroyed. Of a conversation's content alone: the key goes with the tenant's
+	// next rotation.
 	ErasureState_ERASURE_STATE_DONE ErasureState = 3
+	// Swept and verified a second time, after the tenant's ingestion delay.
+	ErasureState_ERASURE_STATE_FINAL ErasureState = 4
 )
 
 // Enum value maps for ErasureState.
@@ -43,12 +48,14 @@ var (
 		1: "ERASURE_STATE_ACCEPTED",
 		2: "ERASURE_STATE_RUNNING",
 		3: "ERASURE_STATE_DONE",
+		4: "ERASURE_STATE_FINAL",
 	}
 	ErasureState_value = map[string]int32{
 		"ERASURE_STATE_UNSPECIFIED": 0,
 		"ERASURE_STATE_ACCEPTED":    1,
 		"ERASURE_STATE_RUNNING":     2,
 		"ERASURE_STATE_DONE":        3,
+		"ERASURE_STATE_FINAL":       4,
 	}
 )
 
@@ -79,6 +86,64 @@ func (ErasureState) EnumDescriptor() ([]byte, []int) {
 	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{0}
 }
 
+// ErasureKind says what is erased.
+type ErasureKind int32
+
+const (
+	ErasureKind_ERASURE_KIND_UNSPECIFIED ErasureKind = 0
+	ErasureKind_ERASURE_KIND_USER        ErasureKind = 1
+	// A conversation and every row that it went into.
+	ErasureKind_ERASURE_KIND_SESSION ErasureKind = 2
+	// A conversation's own content.
+	ErasureKind_ERASURE_KIND_SESSION_CONTENT ErasureKind = 3
+	ErasureKind_ERASURE_KIND_TENANT          ErasureKind = 4
+)
+
+// Enum value maps for ErasureKind.
+var (
+	ErasureKind_name = map[int32]string{
+		0: "ERASURE_KIND_UNSPECIFIED",
+		1: "ERASURE_KIND_USER",
+		2: "ERASURE_KIND_SESSION",
+		3: "ERASURE_KIND_SESSION_CONTENT",
+		4: "ERASURE_KIND_TENANT",
+	}
+	ErasureKind_value = map[string]int32{
+		"ERASURE_KIND_UNSPECIFIED":     0,
+		"ERASURE_KIND_USER":            1,
+		"ERASURE_KIND_SESSION":         2,
+		"ERASURE_KIND_SESSION_CONTENT": 3,
+		"ERASURE_KIND_TENANT":          4,
+	}
+)
+
+func (x ErasureKind) Enum() *ErasureKind {
+	p := new(ErasureKind)
+	*p = x
+	return p
+}
+
+func (x ErasureKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ErasureKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_memd_v1_erasure_proto_enumTypes[1].Descriptor()
+}
+
+func (ErasureKind) Type() protoreflect.EnumType {
+	return &file_memd_v1_erasure_proto_enumTypes[1]
+}
+
+func (x ErasureKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ErasureKind.Descriptor instead.
+func (ErasureKind) EnumDescriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{1}
+}
+
 type ForgetUserRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in UserScope.
@@ -87,7 +152,10 @@ type ForgetUserRequest struct {
 	UserId string `protobuf:"bytes,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	// A UUID of the caller's choice that names this request. Used again for
 	// anything else, it is refused with REQUEST_REUSED.
-	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// How long to wait for it to be done: half a minute if it is left out, and
+	// not at all with zero.
+	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -143,6 +211,13 @@ func (x *ForgetUserRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *ForgetUserRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
 type ForgetUserResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Report        *Report                `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
@@ -196,7 +271,10 @@ type ForgetSessionRequest struct {
 	// The caller's own id of the conversation.
 	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// As in ForgetUserRequest.
-	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// How long to wait for it to be done: half a minute if it is left out, and
+	// not at all with zero.
+	Wait          *durationpb.Duration `protobuf:"bytes,5,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -259,6 +337,13 @@ func (x *ForgetSessionRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *ForgetSessionRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
 type ForgetSessionResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Report        *Report                `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
@@ -303,6 +388,1632 @@ func (x *ForgetSessionResponse) GetReport() *Report {
 	return nil
 }
 
+type DeleteTenantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The tenant's display name, exactly.
+	ConfirmDisplayName string `protobuf:"bytes,2,opt,name=confirm_display_name,json=confirmDisplayName,proto3" json:"confirm_display_name,omitempty"`
+	// As in ForgetUserRequest.
+	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// How long to wait for it to be done: half a minute if it is left out, and
+	// not at all with zero.
+	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTenantRequest) Reset() {
+	*x = DeleteTenantRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTenantRequest) ProtoMessage() {}
+
+func (x *DeleteTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTenantRequest.ProtoReflect.Descriptor instead.
+func (*DeleteTenantRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DeleteTenantRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *DeleteTenantRequest) GetConfirmDisplayName() string {
+	if x != nil {
+		return x.ConfirmDisplayName
+	}
+	return ""
+}
+
+func (x *DeleteTenantRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *DeleteTenantRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+type DeleteTenantResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Report        *Report                `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTenantResponse) Reset() {
+	*x = DeleteTenantResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTenantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTenantResponse) ProtoMessage() {}
+
+func (x *DeleteTenantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTenantResponse.ProtoReflect.Descriptor instead.
+func (*DeleteTenantResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DeleteTenantResponse) GetReport() *Report {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+type DryRunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in UserScope. Left out, with user_id and session_id, for a tenant.
+	App    string `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	UserId string `protobuf:"bytes,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// Given: that conversation alone, with every row that it went into.
+	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// Of a conversation: its content alone, what memory drew from it stays.
+	KeepMemories bool `protobuf:"varint,4,opt,name=keep_memories,json=keepMemories,proto3" json:"keep_memories,omitempty"`
+	// For a key of the installation: the whole tenant of that name.
+	Tenant        string `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DryRunRequest) Reset() {
+	*x = DryRunRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DryRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DryRunRequest) ProtoMessage() {}
+
+func (x *DryRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DryRunRequest.ProtoReflect.Descriptor instead.
+func (*DryRunRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DryRunRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *DryRunRequest) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *DryRunRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *DryRunRequest) GetKeepMemories() bool {
+	if x != nil {
+		return x.KeepMemories
+	}
+	return false
+}
+
+func (x *DryRunRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type DryRunResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What would be deleted, by store.
+	Counts []*StoreCount `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty"`
+	// How many conversations would be forgotten.
+	Sessions int64 `protobuf:"varint,2,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	// Of a tenant: how many users and shared scopes there are.
+	Subjects int64 `protobuf:"varint,3,opt,name=subjects,proto3" json:"subjects,omitempty"`
+	// A legal hold would keep it from beginning.
+	Held bool `protobuf:"varint,4,opt,name=held,proto3" json:"held,omitempty"`
+	// Of a tenant: its display name.
+	DisplayName   string `protobuf:"bytes,5,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DryRunResponse) Reset() {
+	*x = DryRunResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DryRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DryRunResponse) ProtoMessage() {}
+
+func (x *DryRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DryRunResponse.ProtoReflect.Descriptor instead.
+func (*DryRunResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DryRunResponse) GetCounts() []*StoreCount {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *DryRunResponse) GetSessions() int64 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *DryRunResponse) GetSubjects() int64 {
+	if x != nil {
+		return x.Subjects
+	}
+	return 0
+}
+
+func (x *DryRunResponse) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *DryRunResponse) GetDisplayName() string {
+	if x != nil {
+		return x.DisplayName
+	}
+	return ""
+}
+
+type GetErasureRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The erasure's request id.
+	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// For a key of the installation: the tenant's name.
+	Tenant        string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetErasureRequest) Reset() {
+	*x = GetErasureRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetErasureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetErasureRequest) ProtoMessage() {}
+
+func (x *GetErasureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetErasureRequest.ProtoReflect.Descriptor instead.
+func (*GetErasureRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetErasureRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *GetErasureRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type GetErasureResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Report        *Report                `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetErasureResponse) Reset() {
+	*x = GetErasureResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetErasureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetErasureResponse) ProtoMessage() {}
+
+func (x *GetErasureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetErasureResponse.ProtoReflect.Descriptor instead.
+func (*GetErasureResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *GetErasureResponse) GetReport() *Report {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+type ListErasuresRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Any of these states; all, if there are none.
+	States []ErasureState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=memd.v1.ErasureState" json:"states,omitempty"`
+	// At most this many, 1 to 200; 50 if left out.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// For a key of the installation: the tenant's name.
+	Tenant        string `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListErasuresRequest) Reset() {
+	*x = ListErasuresRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListErasuresRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListErasuresRequest) ProtoMessage() {}
+
+func (x *ListErasuresRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListErasuresRequest.ProtoReflect.Descriptor instead.
+func (*ListErasuresRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListErasuresRequest) GetStates() []ErasureState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ListErasuresRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListErasuresRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListErasuresRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type ListErasuresResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Erasures []*Erasure             `protobuf:"bytes,1,rep,name=erasures,proto3" json:"erasures,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListErasuresResponse) Reset() {
+	*x = ListErasuresResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListErasuresResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListErasuresResponse) ProtoMessage() {}
+
+func (x *ListErasuresResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListErasuresResponse.ProtoReflect.Descriptor instead.
+func (*ListErasuresResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListErasuresResponse) GetErasures() []*Erasure {
+	if x != nil {
+		return x.Erasures
+	}
+	return nil
+}
+
+func (x *ListErasuresResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type WatchErasureRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// End as soon as it is done, without waiting for the second sweep.
+	UntilDone bool `protobuf:"varint,2,opt,name=until_done,json=untilDone,proto3" json:"until_done,omitempty"`
+	// For a key of the installation: the tenant's name.
+	Tenant        string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchErasureRequest) Reset() {
+	*x = WatchErasureRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchErasureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchErasureRequest) ProtoMessage() {}
+
+func (x *WatchErasureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchErasureRequest.ProtoReflect.Descriptor instead.
+func (*WatchErasureRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *WatchErasureRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *WatchErasureRequest) GetUntilDone() bool {
+	if x != nil {
+		return x.UntilDone
+	}
+	return false
+}
+
+func (x *WatchErasureRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type WatchErasureResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The erasure as it is now.
+	Erasure *Erasure `protobuf:"bytes,1,opt,name=erasure,proto3" json:"erasure,omitempty"`
+	// The step that began or ended. Not set when the erasure itself changed.
+	Step          *ErasureStep `protobuf:"bytes,2,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchErasureResponse) Reset() {
+	*x = WatchErasureResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchErasureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchErasureResponse) ProtoMessage() {}
+
+func (x *WatchErasureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchErasureResponse.ProtoReflect.Descriptor instead.
+func (*WatchErasureResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *WatchErasureResponse) GetErasure() *Erasure {
+	if x != nil {
+		return x.Erasure
+	}
+	return nil
+}
+
+func (x *WatchErasureResponse) GetStep() *ErasureStep {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+type HoldRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A UUID of the caller's choice that names the hold.
+	HoldId string `protobuf:"bytes,1,opt,name=hold_id,json=holdId,proto3" json:"hold_id,omitempty"`
+	// Whom it covers: a user; a conversation, when session_id is given; the whole
+	// tenant when all three are left out.
+	App       string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	UserId    string `protobuf:"bytes,3,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	SessionId string `protobuf:"bytes,4,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// Why. It is stored sealed, and goes when whom it is about is erased.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldRequest) Reset() {
+	*x = HoldRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldRequest) ProtoMessage() {}
+
+func (x *HoldRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldRequest.ProtoReflect.Descriptor instead.
+func (*HoldRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *HoldRequest) GetHoldId() string {
+	if x != nil {
+		return x.HoldId
+	}
+	return ""
+}
+
+func (x *HoldRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *HoldRequest) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *HoldRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *HoldRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type HoldResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Hold  *LegalHold             `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	// The erasures that it covers and that are not final, at most 1,000: a step
+	// that is under way in one of them still ends.
+	Paused        []*Erasure `protobuf:"bytes,2,rep,name=paused,proto3" json:"paused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldResponse) Reset() {
+	*x = HoldResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldResponse) ProtoMessage() {}
+
+func (x *HoldResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldResponse.ProtoReflect.Descriptor instead.
+func (*HoldResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *HoldResponse) GetHold() *LegalHold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+func (x *HoldResponse) GetPaused() []*Erasure {
+	if x != nil {
+		return x.Paused
+	}
+	return nil
+}
+
+type ReleaseHoldRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	HoldId        string                 `protobuf:"bytes,1,opt,name=hold_id,json=holdId,proto3" json:"hold_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseHoldRequest) Reset() {
+	*x = ReleaseHoldRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseHoldRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseHoldRequest) ProtoMessage() {}
+
+func (x *ReleaseHoldRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseHoldRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseHoldRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReleaseHoldRequest) GetHoldId() string {
+	if x != nil {
+		return x.HoldId
+	}
+	return ""
+}
+
+type ReleaseHoldResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hold          *LegalHold             `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseHoldResponse) Reset() {
+	*x = ReleaseHoldResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseHoldResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseHoldResponse) ProtoMessage() {}
+
+func (x *ReleaseHoldResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseHoldResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseHoldResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReleaseHoldResponse) GetHold() *LegalHold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+type ListHoldsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that were released, too.
+	Released      bool `protobuf:"varint,1,opt,name=released,proto3" json:"released,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHoldsRequest) Reset() {
+	*x = ListHoldsRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHoldsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHoldsRequest) ProtoMessage() {}
+
+func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHoldsRequest.ProtoReflect.Descriptor instead.
+func (*ListHoldsRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ListHoldsRequest) GetReleased() bool {
+	if x != nil {
+		return x.Released
+	}
+	return false
+}
+
+type ListHoldsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Holds         []*LegalHold           `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHoldsResponse) Reset() {
+	*x = ListHoldsResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHoldsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHoldsResponse) ProtoMessage() {}
+
+func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHoldsResponse.ProtoReflect.Descriptor instead.
+func (*ListHoldsResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ListHoldsResponse) GetHolds() []*LegalHold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
+type GetReceiptRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// For a key of the installation: the tenant's name.
+	Tenant        string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReceiptRequest) Reset() {
+	*x = GetReceiptRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReceiptRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReceiptRequest) ProtoMessage() {}
+
+func (x *GetReceiptRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReceiptRequest.ProtoReflect.Descriptor instead.
+func (*GetReceiptRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetReceiptRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *GetReceiptRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type GetReceiptResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The bundles in the order in which they were issued: receipt, signature and
+	// proof, as JSON.
+	Bundles       [][]byte `protobuf:"bytes,1,rep,name=bundles,proto3" json:"bundles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReceiptResponse) Reset() {
+	*x = GetReceiptResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReceiptResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReceiptResponse) ProtoMessage() {}
+
+func (x *GetReceiptResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReceiptResponse.ProtoReflect.Descriptor instead.
+func (*GetReceiptResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GetReceiptResponse) GetBundles() [][]byte {
+	if x != nil {
+		return x.Bundles
+	}
+	return nil
+}
+
+type VerifyErasureRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// For a key of the installation: the tenant's name.
+	Tenant        string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyErasureRequest) Reset() {
+	*x = VerifyErasureRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyErasureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyErasureRequest) ProtoMessage() {}
+
+func (x *VerifyErasureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyErasureRequest.ProtoReflect.Descriptor instead.
+func (*VerifyErasureRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *VerifyErasureRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *VerifyErasureRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type VerifyErasureResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty when no worker answered in time.
+	Checks        []*ErasureCheck `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	Finished      bool            `protobuf:"varint,2,opt,name=finished,proto3" json:"finished,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyErasureResponse) Reset() {
+	*x = VerifyErasureResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyErasureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyErasureResponse) ProtoMessage() {}
+
+func (x *VerifyErasureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyErasureResponse.ProtoReflect.Descriptor instead.
+func (*VerifyErasureResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *VerifyErasureResponse) GetChecks() []*ErasureCheck {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *VerifyErasureResponse) GetFinished() bool {
+	if x != nil {
+		return x.Finished
+	}
+	return false
+}
+
+// Erasure says where an erasure stands. It names neither the user nor the
+// conversation.
+type Erasure struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Kind      ErasureKind            `protobuf:"varint,2,opt,name=kind,proto3,enum=memd.v1.ErasureKind" json:"kind,omitempty"`
+	State     ErasureState           `protobuf:"varint,3,opt,name=state,proto3,enum=memd.v1.ErasureState" json:"state,omitempty"`
+	// The app that was named. Empty for a tenant.
+	App        string                 `protobuf:"bytes,4,opt,name=app,proto3" json:"app,omitempty"`
+	AcceptedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=accepted_at,json=acceptedAt,proto3" json:"accepted_at,omitempty"`
+	// When it has to be final: a month after it was accepted.
+	DueAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
+	// When it was done.
+	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	// When the second sweep is due.
+	SweepAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=sweep_at,json=sweepAt,proto3" json:"sweep_at,omitempty"`
+	FinalAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=final_at,json=finalAt,proto3" json:"final_at,omitempty"`
+	// A legal hold keeps it from going on.
+	Held bool `protobuf:"varint,10,opt,name=held,proto3" json:"held,omitempty"`
+	// How often it stopped since it last got on. It is tried again.
+	Tries int32 `protobuf:"varint,11,opt,name=tries,proto3" json:"tries,omitempty"`
+	// Why it stopped last, in a word, for example "key_service" or "target".
+	// Empty while it goes on.
+	Failure       string `protobuf:"bytes,12,opt,name=failure,proto3" json:"failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Erasure) Reset() {
+	*x = Erasure{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Erasure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Erasure) ProtoMessage() {}
+
+func (x *Erasure) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Erasure.ProtoReflect.Descriptor instead.
+func (*Erasure) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Erasure) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Erasure) GetKind() ErasureKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ErasureKind_ERASURE_KIND_UNSPECIFIED
+}
+
+func (x *Erasure) GetState() ErasureState {
+	if x != nil {
+		return x.State
+	}
+	return ErasureState_ERASURE_STATE_UNSPECIFIED
+}
+
+func (x *Erasure) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *Erasure) GetAcceptedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AcceptedAt
+	}
+	return nil
+}
+
+func (x *Erasure) GetDueAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueAt
+	}
+	return nil
+}
+
+func (x *Erasure) GetFinishedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinishedAt
+	}
+	return nil
+}
+
+func (x *Erasure) GetSweepAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SweepAt
+	}
+	return nil
+}
+
+func (x *Erasure) GetFinalAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinalAt
+	}
+	return nil
+}
+
+func (x *Erasure) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *Erasure) GetTries() int32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *Erasure) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
+}
+
+// ErasureStep is one step of an erasure.
+type ErasureStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Stable name, for example "fence", "delete" or "rotate".
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	FinishedAt    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ErasureStep) Reset() {
+	*x = ErasureStep{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ErasureStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ErasureStep) ProtoMessage() {}
+
+func (x *ErasureStep) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ErasureStep.ProtoReflect.Descriptor instead.
+func (*ErasureStep) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ErasureStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ErasureStep) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *ErasureStep) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *ErasureStep) GetFinishedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinishedAt
+	}
+	return nil
+}
+
+// ErasureCheck is one check of the verifier.
+type ErasureCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// pass, fail, not_run or review.
+	Result string `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	// Why it is no pass, in a word.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How often the same look found something before the erasure, and how often
+	// it does now.
+	ControlBefore int64                `protobuf:"varint,4,opt,name=control_before,json=controlBefore,proto3" json:"control_before,omitempty"`
+	CountAfter    int64                `protobuf:"varint,5,opt,name=count_after,json=countAfter,proto3" json:"count_after,omitempty"`
+	Took          *durationpb.Duration `protobuf:"bytes,6,opt,name=took,proto3" json:"took,omitempty"`
+	// What was found, as table and id, the first hundred.
+	Rows          []string `protobuf:"bytes,7,rep,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ErasureCheck) Reset() {
+	*x = ErasureCheck{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ErasureCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ErasureCheck) ProtoMessage() {}
+
+func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ErasureCheck.ProtoReflect.Descriptor instead.
+func (*ErasureCheck) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ErasureCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ErasureCheck) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *ErasureCheck) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ErasureCheck) GetControlBefore() int64 {
+	if x != nil {
+		return x.ControlBefore
+	}
+	return 0
+}
+
+func (x *ErasureCheck) GetCountAfter() int64 {
+	if x != nil {
+		return x.CountAfter
+	}
+	return 0
+}
+
+func (x *ErasureCheck) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *ErasureCheck) GetRows() []string {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+// TargetAnswer is what a store outside memd answered.
+type TargetAnswer struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Target string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	// Which call: count, erase or verify.
+	Operation    string `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	Acknowledged bool   `protobuf:"varint,3,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
+	// How it ended, in a word.
+	Code          string                 `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TargetAnswer) Reset() {
+	*x = TargetAnswer{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TargetAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TargetAnswer) ProtoMessage() {}
+
+func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TargetAnswer.ProtoReflect.Descriptor instead.
+func (*TargetAnswer) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *TargetAnswer) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *TargetAnswer) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *TargetAnswer) GetAcknowledged() bool {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return false
+}
+
+func (x *TargetAnswer) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *TargetAnswer) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+// LegalHold keeps erasures from going on.
+type LegalHold struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	HoldId string                 `protobuf:"bytes,1,opt,name=hold_id,json=holdId,proto3" json:"hold_id,omitempty"`
+	Kind   ErasureKind            `protobuf:"varint,2,opt,name=kind,proto3,enum=memd.v1.ErasureKind" json:"kind,omitempty"`
+	App    string                 `protobuf:"bytes,3,opt,name=app,proto3" json:"app,omitempty"`
+	// Why. Empty once whom it was about has been erased.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The API key that set it.
+	AuthorKeyId string                 `protobuf:"bytes,5,opt,name=author_key_id,json=authorKeyId,proto3" json:"author_key_id,omitempty"`
+	CreatedAt   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// Not set while it is in force.
+	ReleasedAt      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=released_at,json=releasedAt,proto3" json:"released_at,omitempty"`
+	ReleasedByKeyId string                 `protobuf:"bytes,8,opt,name=released_by_key_id,json=releasedByKeyId,proto3" json:"released_by_key_id,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *LegalHold) Reset() {
+	*x = LegalHold{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LegalHold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LegalHold) ProtoMessage() {}
+
+func (x *LegalHold) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LegalHold.ProtoReflect.Descriptor instead.
+func (*LegalHold) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *LegalHold) GetHoldId() string {
+	if x != nil {
+		return x.HoldId
+	}
+	return ""
+}
+
+func (x *LegalHold) GetKind() ErasureKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ErasureKind_ERASURE_KIND_UNSPECIFIED
+}
+
+func (x *LegalHold) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *LegalHold) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LegalHold) GetAuthorKeyId() string {
+	if x != nil {
+		return x.AuthorKeyId
+	}
+	return ""
+}
+
+func (x *LegalHold) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *LegalHold) GetReleasedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReleasedAt
+	}
+	return nil
+}
+
+func (x *LegalHold) GetReleasedByKeyId() string {
+	if x != nil {
+		return x.ReleasedByKeyId
+	}
+	return ""
+}
+
 // Report says what an erasure did. It names neither the user nor the
 // conversation.
 type Report struct {
@@ -326,14 +2037,28 @@ type Report struct {
 	KeyEpoch int64 `protobuf:"varint,8,opt,name=key_epoch,json=keyEpoch,proto3" json:"key_epoch,omitempty"`
 	// The version of the tenant's key that was destroyed for it. Not set while
 	// key_epoch is 0.
-	Key           *KeyDestruction `protobuf:"bytes,9,opt,name=key,proto3" json:"key,omitempty"`
+	Key *KeyDestruction `protobuf:"bytes,9,opt,name=key,proto3" json:"key,omitempty"`
+	// Where it stands.
+	Erasure *Erasure `protobuf:"bytes,10,opt,name=erasure,proto3" json:"erasure,omitempty"`
+	// The steps that began, in their order.
+	Steps []*ErasureStep `protobuf:"bytes,11,rep,name=steps,proto3" json:"steps,omitempty"`
+	// The verifier's checks, of the last time that it looked.
+	Checks []*ErasureCheck `protobuf:"bytes,12,rep,name=checks,proto3" json:"checks,omitempty"`
+	// What stores outside memd answered.
+	Targets []*TargetAnswer `protobuf:"bytes,13,rep,name=targets,proto3" json:"targets,omitempty"`
+	// What the second sweep found and deleted. Empty before.
+	Swept []*StoreCount `protobuf:"bytes,14,rep,name=swept,proto3" json:"swept,omitempty"`
+	// Opens the commitment in the receipts: whoever has it can show whom they are
+	// about. Given to the caller of ForgetUser, ForgetSession and DeleteTenant, and
+	// until the erasure is final. 64 hexadecimal digits.
+	Salt          string `protobuf:"bytes,15,opt,name=salt,proto3" json:"salt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[4]
+	mi := &file_memd_v1_erasure_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +2070,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[4]
+	mi := &file_memd_v1_erasure_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +2083,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{4}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Report) GetRequestId() string {
@@ -424,6 +2149,48 @@ func (x *Report) GetKey() *KeyDestruction {
 	return nil
 }
 
+func (x *Report) GetErasure() *Erasure {
+	if x != nil {
+		return x.Erasure
+	}
+	return nil
+}
+
+func (x *Report) GetSteps() []*ErasureStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Report) GetChecks() []*ErasureCheck {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *Report) GetTargets() []*TargetAnswer {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
+func (x *Report) GetSwept() []*StoreCount {
+	if x != nil {
+		return x.Swept
+	}
+	return nil
+}
+
+func (x *Report) GetSalt() string {
+	if x != nil {
+		return x.Salt
+	}
+	return ""
+}
+
 // StoreCount counts one kind of thing.
 type StoreCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -440,7 +2207,7 @@ type StoreCount struct {
 
 func (x *StoreCount) Reset() {
 	*x = StoreCount{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[5]
+	mi := &file_memd_v1_erasure_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +2219,7 @@ func (x *StoreCount) String() string {
 func (*StoreCount) ProtoMessage() {}
 
 func (x *StoreCount) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[5]
+	mi := &file_memd_v1_erasure_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +2232,7 @@ func (x *StoreCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCount.ProtoReflect.Descriptor instead.
 func (*StoreCount) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{5}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StoreCount) GetStore() string {
@@ -504,7 +2271,7 @@ type FallenRow struct {
 
 func (x *FallenRow) Reset() {
 	*x = FallenRow{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[6]
+	mi := &file_memd_v1_erasure_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +2283,7 @@ func (x *FallenRow) String() string {
 func (*FallenRow) ProtoMessage() {}
 
 func (x *FallenRow) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[6]
+	mi := &file_memd_v1_erasure_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +2296,7 @@ func (x *FallenRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FallenRow.ProtoReflect.Descriptor instead.
 func (*FallenRow) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{6}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *FallenRow) GetMemoryId() string {
@@ -579,7 +2346,7 @@ type KeyDestruction struct {
 
 func (x *KeyDestruction) Reset() {
 	*x = KeyDestruction{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[7]
+	mi := &file_memd_v1_erasure_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +2358,7 @@ func (x *KeyDestruction) String() string {
 func (*KeyDestruction) ProtoMessage() {}
 
 func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[7]
+	mi := &file_memd_v1_erasure_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +2371,7 @@ func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyDestruction.ProtoReflect.Descriptor instead.
 func (*KeyDestruction) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{7}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *KeyDestruction) GetKmsVersion() string {
@@ -639,15 +2406,17 @@ var File_memd_v1_erasure_proto protoreflect.FileDescriptor
 
 const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\n" +
-	"\x15memd/v1/erasure.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14memd/v1/common.proto\"\x94\x01\n" +
+	"\x15memd/v1/erasure.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14memd/v1/common.proto\"\xd2\x01\n" +
 	"\x11ForgetUserRequest\x121\n" +
 	"\x03app\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01(\x80\x042\x13^[^\\x00-\\x1f\\x7f]*$R\x03app\x12#\n" +
 	"\auser_id\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x04R\x06userId\x12'\n" +
 	"\n" +
-	"request_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\"=\n" +
+	"request_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12<\n" +
+	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\x04wait\"=\n" +
 	"\x12ForgetUserResponse\x12'\n" +
-	"\x06report\x18\x01 \x01(\v2\x0f.memd.v1.ReportR\x06report\"\xc2\x01\n" +
+	"\x06report\x18\x01 \x01(\v2\x0f.memd.v1.ReportR\x06report\"\x80\x02\n" +
 	"\x14ForgetSessionRequest\x121\n" +
 	"\x03app\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01(\x80\x042\x13^[^\\x00-\\x1f\\x7f]*$R\x03app\x12#\n" +
 	"\auser_id\x18\x02 \x01(\tB\n" +
@@ -656,9 +2425,140 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"session_id\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x04R\tsessionId\x12'\n" +
 	"\n" +
-	"request_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\"@\n" +
+	"request_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12<\n" +
+	"\x04wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\x04wait\"@\n" +
 	"\x15ForgetSessionResponse\x12'\n" +
-	"\x06report\x18\x01 \x01(\v2\x0f.memd.v1.ReportR\x06report\"\x92\x03\n" +
+	"\x06report\x18\x01 \x01(\v2\x0f.memd.v1.ReportR\x06report\"\xdb\x01\n" +
+	"\x13DeleteTenantRequest\x12!\n" +
+	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x02\x18?R\x06tenant\x12:\n" +
+	"\x14confirm_display_name\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x12confirmDisplayName\x12'\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12<\n" +
+	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\x04wait\"?\n" +
+	"\x14DeleteTenantResponse\x12'\n" +
+	"\x06report\x18\x01 \x01(\v2\x0f.memd.v1.ReportR\x06report\"\xd2\x01\n" +
+	"\rDryRunRequest\x12/\n" +
+	"\x03app\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18(\x80\x042\x13^[^\\x00-\\x1f\\x7f]*$R\x03app\x12!\n" +
+	"\auser_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06userId\x12'\n" +
+	"\n" +
+	"session_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tsessionId\x12#\n" +
+	"\rkeep_memories\x18\x04 \x01(\bR\fkeepMemories\x12\x1f\n" +
+	"\x06tenant\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"\xac\x01\n" +
+	"\x0eDryRunResponse\x12+\n" +
+	"\x06counts\x18\x01 \x03(\v2\x13.memd.v1.StoreCountR\x06counts\x12\x1a\n" +
+	"\bsessions\x18\x02 \x01(\x03R\bsessions\x12\x1a\n" +
+	"\bsubjects\x18\x03 \x01(\x03R\bsubjects\x12\x12\n" +
+	"\x04held\x18\x04 \x01(\bR\x04held\x12!\n" +
+	"\fdisplay_name\x18\x05 \x01(\tR\vdisplayName\"]\n" +
+	"\x11GetErasureRequest\x12'\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
+	"\x06tenant\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"=\n" +
+	"\x12GetErasureResponse\x12'\n" +
+	"\x06report\x18\x01 \x01(\v2\x0f.memd.v1.ReportR\x06report\"\xcc\x01\n" +
+	"\x13ListErasuresRequest\x12B\n" +
+	"\x06states\x18\x01 \x03(\x0e2\x15.memd.v1.ErasureStateB\x13\xbaH\x10\x92\x01\r\x10\x04\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xc8\x01(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\tpageToken\x12\x1f\n" +
+	"\x06tenant\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"l\n" +
+	"\x14ListErasuresResponse\x12,\n" +
+	"\berasures\x18\x01 \x03(\v2\x10.memd.v1.ErasureR\berasures\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"~\n" +
+	"\x13WatchErasureRequest\x12'\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1d\n" +
+	"\n" +
+	"until_done\x18\x02 \x01(\bR\tuntilDone\x12\x1f\n" +
+	"\x06tenant\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"l\n" +
+	"\x14WatchErasureResponse\x12*\n" +
+	"\aerasure\x18\x01 \x01(\v2\x10.memd.v1.ErasureR\aerasure\x12(\n" +
+	"\x04step\x18\x02 \x01(\v2\x14.memd.v1.ErasureStepR\x04step\"\xd1\x01\n" +
+	"\vHoldRequest\x12!\n" +
+	"\ahold_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\x06holdId\x12/\n" +
+	"\x03app\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18(\x80\x042\x13^[^\\x00-\\x1f\\x7f]*$R\x03app\x12!\n" +
+	"\auser_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06userId\x12'\n" +
+	"\n" +
+	"session_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tsessionId\x12\"\n" +
+	"\x06reason\x18\x05 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80 R\x06reason\"`\n" +
+	"\fHoldResponse\x12&\n" +
+	"\x04hold\x18\x01 \x01(\v2\x12.memd.v1.LegalHoldR\x04hold\x12(\n" +
+	"\x06paused\x18\x02 \x03(\v2\x10.memd.v1.ErasureR\x06paused\"7\n" +
+	"\x12ReleaseHoldRequest\x12!\n" +
+	"\ahold_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\x06holdId\"=\n" +
+	"\x13ReleaseHoldResponse\x12&\n" +
+	"\x04hold\x18\x01 \x01(\v2\x12.memd.v1.LegalHoldR\x04hold\".\n" +
+	"\x10ListHoldsRequest\x12\x1a\n" +
+	"\breleased\x18\x01 \x01(\bR\breleased\"=\n" +
+	"\x11ListHoldsResponse\x12(\n" +
+	"\x05holds\x18\x01 \x03(\v2\x12.memd.v1.LegalHoldR\x05holds\"]\n" +
+	"\x11GetReceiptRequest\x12'\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
+	"\x06tenant\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\".\n" +
+	"\x12GetReceiptResponse\x12\x18\n" +
+	"\abundles\x18\x01 \x03(\fR\abundles\"`\n" +
+	"\x14VerifyErasureRequest\x12'\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
+	"\x06tenant\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"b\n" +
+	"\x15VerifyErasureResponse\x12-\n" +
+	"\x06checks\x18\x01 \x03(\v2\x15.memd.v1.ErasureCheckR\x06checks\x12\x1a\n" +
+	"\bfinished\x18\x02 \x01(\bR\bfinished\"\xf0\x03\n" +
+	"\aErasure\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12(\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x14.memd.v1.ErasureKindR\x04kind\x12+\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x15.memd.v1.ErasureStateR\x05state\x12\x10\n" +
+	"\x03app\x18\x04 \x01(\tR\x03app\x12;\n" +
+	"\vaccepted_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"acceptedAt\x121\n" +
+	"\x06due_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05dueAt\x12;\n" +
+	"\vfinished_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"finishedAt\x125\n" +
+	"\bsweep_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\asweepAt\x125\n" +
+	"\bfinal_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\afinalAt\x12\x12\n" +
+	"\x04held\x18\n" +
+	" \x01(\bR\x04held\x12\x14\n" +
+	"\x05tries\x18\v \x01(\x05R\x05tries\x12\x18\n" +
+	"\afailure\x18\f \x01(\tR\afailure\"\xad\x01\n" +
+	"\vErasureStep\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\x129\n" +
+	"\n" +
+	"started_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12;\n" +
+	"\vfinished_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"finishedAt\"\xdd\x01\n" +
+	"\fErasureCheck\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12%\n" +
+	"\x0econtrol_before\x18\x04 \x01(\x03R\rcontrolBefore\x12\x1f\n" +
+	"\vcount_after\x18\x05 \x01(\x03R\n" +
+	"countAfter\x12-\n" +
+	"\x04took\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x12\n" +
+	"\x04rows\x18\a \x03(\tR\x04rows\"\xa8\x01\n" +
+	"\fTargetAnswer\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x1c\n" +
+	"\toperation\x18\x02 \x01(\tR\toperation\x12\"\n" +
+	"\facknowledged\x18\x03 \x01(\bR\facknowledged\x12\x12\n" +
+	"\x04code\x18\x04 \x01(\tR\x04code\x12*\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xc1\x02\n" +
+	"\tLegalHold\x12\x17\n" +
+	"\ahold_id\x18\x01 \x01(\tR\x06holdId\x12(\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x14.memd.v1.ErasureKindR\x04kind\x12\x10\n" +
+	"\x03app\x18\x03 \x01(\tR\x03app\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\"\n" +
+	"\rauthor_key_id\x18\x05 \x01(\tR\vauthorKeyId\x129\n" +
+	"\n" +
+	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12;\n" +
+	"\vreleased_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"releasedAt\x12+\n" +
+	"\x12released_by_key_id\x18\b \x01(\tR\x0freleasedByKeyId\"\x89\x05\n" +
 	"\x06Report\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12+\n" +
@@ -671,7 +2571,14 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\x06fallen\x18\x06 \x03(\v2\x12.memd.v1.FallenRowR\x06fallen\x12!\n" +
 	"\ffallen_total\x18\a \x01(\x03R\vfallenTotal\x12\x1b\n" +
 	"\tkey_epoch\x18\b \x01(\x03R\bkeyEpoch\x12)\n" +
-	"\x03key\x18\t \x01(\v2\x17.memd.v1.KeyDestructionR\x03key\"_\n" +
+	"\x03key\x18\t \x01(\v2\x17.memd.v1.KeyDestructionR\x03key\x12*\n" +
+	"\aerasure\x18\n" +
+	" \x01(\v2\x10.memd.v1.ErasureR\aerasure\x12*\n" +
+	"\x05steps\x18\v \x03(\v2\x14.memd.v1.ErasureStepR\x05steps\x12-\n" +
+	"\x06checks\x18\f \x03(\v2\x15.memd.v1.ErasureCheckR\x06checks\x12/\n" +
+	"\atargets\x18\r \x03(\v2\x15.memd.v1.TargetAnswerR\atargets\x12)\n" +
+	"\x05swept\x18\x0e \x03(\v2\x13.memd.v1.StoreCountR\x05swept\x12\x12\n" +
+	"\x04salt\x18\x0f \x01(\tR\x04salt\"_\n" +
 	"\n" +
 	"StoreCount\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x16\n" +
@@ -688,16 +2595,35 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"kmsVersion\x12?\n" +
 	"\runreadable_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\funreadableAt\x12=\n" +
 	"\fdestroyed_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vdestroyedAt\x127\n" +
-	"\tpurged_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bpurgedAt*|\n" +
+	"\tpurged_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bpurgedAt*\x95\x01\n" +
 	"\fErasureState\x12\x1d\n" +
 	"\x19ERASURE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ERASURE_STATE_ACCEPTED\x10\x01\x12\x19\n" +
 	"\x15ERASURE_STATE_RUNNING\x10\x02\x12\x16\n" +
-	"\x12ERASURE_STATE_DONE\x10\x032\xb1\x01\n" +
+	"\x12ERASURE_STATE_DONE\x10\x03\x12\x17\n" +
+	"\x13ERASURE_STATE_FINAL\x10\x04*\x97\x01\n" +
+	"\vErasureKind\x12\x1c\n" +
+	"\x18ERASURE_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11ERASURE_KIND_USER\x10\x01\x12\x18\n" +
+	"\x14ERASURE_KIND_SESSION\x10\x02\x12 \n" +
+	"\x1cERASURE_KIND_SESSION_CONTENT\x10\x03\x12\x17\n" +
+	"\x13ERASURE_KIND_TENANT\x10\x042\xa3\a\n" +
 	"\x0eErasureService\x12J\n" +
 	"\n" +
 	"ForgetUser\x12\x1a.memd.v1.ForgetUserRequest\x1a\x1b.memd.v1.ForgetUserResponse\"\x03\x90\x02\x02\x12S\n" +
-	"\rForgetSession\x12\x1d.memd.v1.ForgetSessionRequest\x1a\x1e.memd.v1.ForgetSessionResponse\"\x03\x90\x02\x02B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
+	"\rForgetSession\x12\x1d.memd.v1.ForgetSessionRequest\x1a\x1e.memd.v1.ForgetSessionResponse\"\x03\x90\x02\x02\x12P\n" +
+	"\fDeleteTenant\x12\x1c.memd.v1.DeleteTenantRequest\x1a\x1d.memd.v1.DeleteTenantResponse\"\x03\x90\x02\x02\x12>\n" +
+	"\x06DryRun\x12\x16.memd.v1.DryRunRequest\x1a\x17.memd.v1.DryRunResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\n" +
+	"GetErasure\x12\x1a.memd.v1.GetErasureRequest\x1a\x1b.memd.v1.GetErasureResponse\"\x03\x90\x02\x01\x12P\n" +
+	"\fListErasures\x12\x1c.memd.v1.ListErasuresRequest\x1a\x1d.memd.v1.ListErasuresResponse\"\x03\x90\x02\x01\x12R\n" +
+	"\fWatchErasure\x12\x1c.memd.v1.WatchErasureRequest\x1a\x1d.memd.v1.WatchErasureResponse\"\x03\x90\x02\x010\x01\x128\n" +
+	"\x04Hold\x12\x14.memd.v1.HoldRequest\x1a\x15.memd.v1.HoldResponse\"\x03\x90\x02\x02\x12M\n" +
+	"\vReleaseHold\x12\x1b.memd.v1.ReleaseHoldRequest\x1a\x1c.memd.v1.ReleaseHoldResponse\"\x03\x90\x02\x02\x12G\n" +
+	"\tListHolds\x12\x19.memd.v1.ListHoldsRequest\x1a\x1a.memd.v1.ListHoldsResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\n" +
+	"GetReceipt\x12\x1a.memd.v1.GetReceiptRequest\x1a\x1b.memd.v1.GetReceiptResponse\"\x03\x90\x02\x01\x12N\n" +
+	"\rVerifyErasure\x12\x1d.memd.v1.VerifyErasureRequest\x1a\x1e.memd.v1.VerifyErasureResponseB)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
 	file_memd_v1_erasure_proto_rawDescOnce sync.Once
@@ -711,47 +2637,128 @@ func file_memd_v1_erasure_proto_rawDescGZIP() []byte {
 	return file_memd_v1_erasure_proto_rawDescData
 }
 
-var file_memd_v1_erasure_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_memd_v1_erasure_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_memd_v1_erasure_proto_goTypes = []any{
 	(ErasureState)(0),             // 0: memd.v1.ErasureState
-	(*ForgetUserRequest)(nil),     // 1: memd.v1.ForgetUserRequest
-	(*ForgetUserResponse)(nil),    // 2: memd.v1.ForgetUserResponse
-	(*ForgetSessionRequest)(nil),  // 3: memd.v1.ForgetSessionRequest
-	(*ForgetSessionResponse)(nil), // 4: memd.v1.ForgetSessionResponse
-	(*Report)(nil),                // 5: memd.v1.Report
-	(*StoreCount)(nil),            // 6: memd.v1.StoreCount
-	(*FallenRow)(nil),             // 7: memd.v1.FallenRow
-	(*KeyDestruction)(nil),        // 8: memd.v1.KeyDestruction
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*Scope)(nil),                 // 10: memd.v1.Scope
-	(*Source)(nil),                // 11: memd.v1.Source
-	(Kind)(0),                     // 12: memd.v1.Kind
+	(ErasureKind)(0),              // 1: memd.v1.ErasureKind
+	(*ForgetUserRequest)(nil),     // 2: memd.v1.ForgetUserRequest
+	(*ForgetUserResponse)(nil),    // 3: memd.v1.ForgetUserResponse
+	(*ForgetSessionRequest)(nil),  // 4: memd.v1.ForgetSessionRequest
+	(*ForgetSessionResponse)(nil), // 5: memd.v1.ForgetSessionResponse
+	(*DeleteTenantRequest)(nil),   // 6: memd.v1.DeleteTenantRequest
+	(*DeleteTenantResponse)(nil),  // 7: memd.v1.DeleteTenantResponse
+	(*DryRunRequest)(nil),         // 8: memd.v1.DryRunRequest
+	(*DryRunResponse)(nil),        // 9: memd.v1.DryRunResponse
+	(*GetErasureRequest)(nil),     // 10: memd.v1.GetErasureRequest
+	(*GetErasureResponse)(nil),    // 11: memd.v1.GetErasureResponse
+	(*ListErasuresRequest)(nil),   // 12: memd.v1.ListErasuresRequest
+	(*ListErasuresResponse)(nil),  // 13: memd.v1.ListErasuresResponse
+	(*WatchErasureRequest)(nil),   // 14: memd.v1.WatchErasureRequest
+	(*WatchErasureResponse)(nil),  // 15: memd.v1.WatchErasureResponse
+	(*HoldRequest)(nil),           // 16: memd.v1.HoldRequest
+	(*HoldResponse)(nil),          // 17: memd.v1.HoldResponse
+	(*ReleaseHoldRequest)(nil),    // 18: memd.v1.ReleaseHoldRequest
+	(*ReleaseHoldResponse)(nil),   // 19: memd.v1.ReleaseHoldResponse
+	(*ListHoldsRequest)(nil),      // 20: memd.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),     // 21: memd.v1.ListHoldsResponse
+	(*GetReceiptRequest)(nil),     // 22: memd.v1.GetReceiptRequest
+	(*GetReceiptResponse)(nil),    // 23: memd.v1.GetReceiptResponse
+	(*VerifyErasureRequest)(nil),  // 24: memd.v1.VerifyErasureRequest
+	(*VerifyErasureResponse)(nil), // 25: memd.v1.VerifyErasureResponse
+	(*Erasure)(nil),               // 26: memd.v1.Erasure
+	(*ErasureStep)(nil),           // 27: memd.v1.ErasureStep
+	(*ErasureCheck)(nil),          // 28: memd.v1.ErasureCheck
+	(*TargetAnswer)(nil),          // 29: memd.v1.TargetAnswer
+	(*LegalHold)(nil),             // 30: memd.v1.LegalHold
+	(*Report)(nil),                // 31: memd.v1.Report
+	(*StoreCount)(nil),            // 32: memd.v1.StoreCount
+	(*FallenRow)(nil),             // 33: memd.v1.FallenRow
+	(*KeyDestruction)(nil),        // 34: memd.v1.KeyDestruction
+	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*Scope)(nil),                 // 37: memd.v1.Scope
+	(*Source)(nil),                // 38: memd.v1.Source
+	(Kind)(0),                     // 39: memd.v1.Kind
 }
 var file_memd_v1_erasure_proto_depIdxs = []int32{
-	5,  // 0: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
-	5,  // 1: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
-	0,  // 2: memd.v1.Report.state:type_name -> memd.v1.ErasureState
-	9,  // 3: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
-	9,  // 4: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
-	6,  // 5: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
-	7,  // 6: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
-	8,  // 7: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
-	10, // 8: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
-	11, // 9: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
-	12, // 10: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
-	9,  // 11: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
-	9,  // 12: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
-	9,  // 13: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
-	1,  // 14: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
-	3,  // 15: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
-	2,  // 16: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
-	4,  // 17: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
-	16, // [16:18] is the sub-list for method output_type
-	14, // [14:16] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	35, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
+	31, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
+	35, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
+	31, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
+	35, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
+	31, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
+	32, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
+	31, // 7: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
+	0,  // 8: memd.v1.ListErasuresRequest.states:type_name -> memd.v1.ErasureState
+	26, // 9: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
+	26, // 10: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
+	27, // 11: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
+	30, // 12: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
+	26, // 13: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
+	30, // 14: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
+	30, // 15: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
+	28, // 16: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
+	1,  // 17: memd.v1.Erasure.kind:type_name -> memd.v1.ErasureKind
+	0,  // 18: memd.v1.Erasure.state:type_name -> memd.v1.ErasureState
+	36, // 19: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
+	36, // 20: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
+	36, // 21: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
+	36, // 22: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
+	36, // 23: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
+	36, // 24: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
+	36, // 25: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
+	35, // 26: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
+	36, // 27: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
+	1,  // 28: memd.v1.LegalHold.kind:type_name -> memd.v1.ErasureKind
+	36, // 29: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
+	36, // 30: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
+	0,  // 31: memd.v1.Report.state:type_name -> memd.v1.ErasureState
+	36, // 32: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
+	36, // 33: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
+	32, // 34: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
+	33, // 35: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
+	34, // 36: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
+	26, // 37: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
+	27, // 38: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
+	28, // 39: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
+	29, // 40: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
+	32, // 41: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
+	37, // 42: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
+	38, // 43: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
+	39, // 44: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
+	36, // 45: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
+	36, // 46: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
+	36, // 47: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
+	2,  // 48: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
+	4,  // 49: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
+	6,  // 50: memd.v1.ErasureService.DeleteTenant:input_type -> memd.v1.DeleteTenantRequest
+	8,  // 51: memd.v1.ErasureService.DryRun:input_type -> memd.v1.DryRunRequest
+	10, // 52: memd.v1.ErasureService.GetErasure:input_type -> memd.v1.GetErasureRequest
+	12, // 53: memd.v1.ErasureService.ListErasures:input_type -> memd.v1.ListErasuresRequest
+	14, // 54: memd.v1.ErasureService.WatchErasure:input_type -> memd.v1.WatchErasureRequest
+	16, // 55: memd.v1.ErasureService.Hold:input_type -> memd.v1.HoldRequest
+	18, // 56: memd.v1.ErasureService.ReleaseHold:input_type -> memd.v1.ReleaseHoldRequest
+	20, // 57: memd.v1.ErasureService.ListHolds:input_type -> memd.v1.ListHoldsRequest
+	22, // 58: memd.v1.ErasureService.GetReceipt:input_type -> memd.v1.GetReceiptRequest
+	24, // 59: memd.v1.ErasureService.VerifyErasure:input_type -> memd.v1.VerifyErasureRequest
+	3,  // 60: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
+	5,  // 61: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
+	7,  // 62: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
+	9,  // 63: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
+	11, // 64: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
+	13, // 65: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
+	15, // 66: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
+	17, // 67: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
+	19, // 68: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
+	21, // 69: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
+	23, // 70: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
+	25, // 71: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
+	60, // [60:72] is the sub-list for method output_type
+	48, // [48:60] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_erasure_proto_init() }
@@ -760,14 +2767,14 @@ func file_memd_v1_erasure_proto_init() {
 		return
 	}
 	file_memd_v1_common_proto_init()
-	file_memd_v1_erasure_proto_msgTypes[5].OneofWrappers = []any{}
+	file_memd_v1_erasure_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_erasure_proto_rawDesc), len(file_memd_v1_erasure_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   8,
+			NumEnums:      2,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

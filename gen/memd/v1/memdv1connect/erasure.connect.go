@@ -29,6 +29,30 @@ const (
 	// ErasureServiceForgetSessionProcedure is the procedure name of the ErasureService's ForgetSession
 	// RPC.
 	ErasureServiceForgetSessionProcedure = "/memd.v1.ErasureService/ForgetSession"
+	// ErasureServiceDeleteTenantProcedure is the procedure name of the ErasureService's DeleteTenant
+	// RPC.
+	ErasureServiceDeleteTenantProcedure = "/memd.v1.ErasureService/DeleteTenant"
+	// ErasureServiceDryRunProcedure is the procedure name of the ErasureService's DryRun RPC.
+	ErasureServiceDryRunProcedure = "/memd.v1.ErasureService/DryRun"
+	// ErasureServiceGetErasureProcedure is the procedure name of the ErasureService's GetErasure RPC.
+	ErasureServiceGetErasureProcedure = "/memd.v1.ErasureService/GetErasure"
+	// ErasureServiceListErasuresProcedure is the procedure name of the ErasureService's ListErasures
+	// RPC.
+	ErasureServiceListErasuresProcedure = "/memd.v1.ErasureService/ListErasures"
+	// ErasureServiceWatchErasureProcedure is the procedure name of the ErasureService's WatchErasure
+	// RPC.
+	ErasureServiceWatchErasureProcedure = "/memd.v1.ErasureService/WatchErasure"
+	// ErasureServiceHoldProcedure is the procedure name of the ErasureService's Hold RPC.
+	ErasureServiceHoldProcedure = "/memd.v1.ErasureService/Hold"
+	// ErasureServiceReleaseHoldProcedure is the procedure name of the ErasureService's ReleaseHold RPC.
+	ErasureServiceReleaseHoldProcedure = "/memd.v1.ErasureService/ReleaseHold"
+	// ErasureServiceListHoldsProcedure is the procedure name of the ErasureService's ListHolds RPC.
+	ErasureServiceListHoldsProcedure = "/memd.v1.ErasureService/ListHolds"
+	// ErasureServiceGetReceiptProcedure is the procedure name of the ErasureService's GetReceipt RPC.
+	ErasureServiceGetReceiptProcedure = "/memd.v1.ErasureService/GetReceipt"
+	// ErasureServiceVerifyErasureProcedure is the procedure name of the ErasureService's VerifyErasure
+	// RPC.
+	ErasureServiceVerifyErasureProcedure = "/memd.v1.ErasureService/VerifyErasure"
 )
 
 var (
@@ -48,19 +72,100 @@ var (
 			IdempotencyLevel: connect.IdempotencyIdempotent,
 		}
 	})
+	erasureServiceDeleteTenantSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("DeleteTenant"),
+			Procedure:        ErasureServiceDeleteTenantProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	erasureServiceDryRunSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("DryRun"),
+			Procedure:        ErasureServiceDryRunProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	erasureServiceGetErasureSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("GetErasure"),
+			Procedure:        ErasureServiceGetErasureProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	erasureServiceListErasuresSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("ListErasures"),
+			Procedure:        ErasureServiceListErasuresProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	erasureServiceWatchErasureSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeServer,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("WatchErasure"),
+			Procedure:        ErasureServiceWatchErasureProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	erasureServiceHoldSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("Hold"),
+			Procedure:        ErasureServiceHoldProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	erasureServiceReleaseHoldSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("ReleaseHold"),
+			Procedure:        ErasureServiceReleaseHoldProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	erasureServiceListHoldsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("ListHolds"),
+			Procedure:        ErasureServiceListHoldsProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	erasureServiceGetReceiptSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("GetReceipt"),
+			Procedure:        ErasureServiceGetReceiptProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
+	erasureServiceVerifyErasureSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("VerifyErasure"),
+			Procedure:  ErasureServiceVerifyErasureProcedure,
+		}
+	})
 )
 
 // ErasureServiceClient is a client for the memd.v1.ErasureService service.
 type ErasureServiceClient interface {
 	// ForgetUser erases a user of an app: everything in their scope, every row
-	// in any scope that their words went into, and then the keys, so that no
-	// backup can tell about them either. A user who was never seen is forgotten
-	// too: what arrives late about them is refused all the same.
+	// in any scope that their words went into, their conversations and artifacts,
+	// and then the keys, so that no backup can tell about them either. A user who
+	// was never seen is forgotten too: what arrives late about them is refused all
+	// the same.
 	//
-	// It returns when the key is destroyed, in state DONE, or when it has waited for
-	// half a minute, in an earlier state: the erasure goes on, whatever becomes of
-	// the caller. Once it is fenced, which is the first thing that happens, nothing
-	// of the user is returned and nothing can be written for them.
+	// It returns when the key is destroyed and all of it was verified, in state
+	// DONE, or when it has waited for half a minute, in an earlier state: the
+	// erasure goes on, whatever becomes of the caller. Once it is fenced, which is
+	// the first thing that happens, nothing of the user is returned and nothing can
+	// be written for them.
 	//
 	// Safe to repeat with the same request id: it waits again, for the same
 	// report. A user who comes back afterwards starts empty.
@@ -68,6 +173,34 @@ type ErasureServiceClient interface {
 	// ForgetSession erases one conversation of a user in the same way, along with
 	// every row that it went into. Its id is refused for ever.
 	ForgetSession(context.Context, *v1.ForgetSessionRequest) (*v1.ForgetSessionResponse, error)
+	// DeleteTenant erases everything of a tenant that was suspended or drained, its
+	// last key and its API keys. It needs an operator's key of the installation,
+	// and the tenant's name and display name, letter by letter.
+	DeleteTenant(context.Context, *v1.DeleteTenantRequest) (*v1.DeleteTenantResponse, error)
+	// DryRun counts what an erasure would delete, and changes nothing.
+	DryRun(context.Context, *v1.DryRunRequest) (*v1.DryRunResponse, error)
+	// GetErasure returns the report of an erasure as far as it got.
+	GetErasure(context.Context, *v1.GetErasureRequest) (*v1.GetErasureResponse, error)
+	// ListErasures returns the tenant's erasures, the newest first.
+	ListErasures(context.Context, *v1.ListErasuresRequest) (*v1.ListErasuresResponse, error)
+	// WatchErasure sends what happens to an erasure, from its acceptance on, until
+	// it is final. Any replica can be asked. It ends without an error when the
+	// server does; ask again, and everything is told again.
+	WatchErasure(context.Context, *v1.WatchErasureRequest) (ErasureServiceWatchErasureClientStream, error)
+	// Hold sets a legal hold on a user, a conversation or the whole tenant: no
+	// erasure of whom it covers begins another step. Those that are under way stop
+	// between two steps; those that are accepted under it wait, and fence nobody.
+	Hold(context.Context, *v1.HoldRequest) (*v1.HoldResponse, error)
+	// ReleaseHold ends a hold. What it kept goes on.
+	ReleaseHold(context.Context, *v1.ReleaseHoldRequest) (*v1.ReleaseHoldResponse, error)
+	// ListHolds returns the tenant's holds, the newest first, at most 1,000.
+	ListHolds(context.Context, *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error)
+	// GetReceipt returns the signed receipts of an erasure: a provisional one when
+	// it is done, and the final one. Check them with "memd receipt verify".
+	GetReceipt(context.Context, *v1.GetReceiptRequest) (*v1.GetReceiptResponse, error)
+	// VerifyErasure has a worker look again whether anything is left of what an
+	// erasure that is done has erased. It waits for at most half a minute.
+	VerifyErasure(context.Context, *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error)
 }
 
 // NewErasureServiceClient constructs a client for the memd.v1.ErasureService service. Multiple
@@ -76,17 +209,40 @@ func NewErasureServiceClient(client *connect.Client) ErasureServiceClient {
 	return &erasureServiceClient{client: client}
 }
 
+// ErasureServiceWatchErasureClientStream is the client stream for the ErasureService's WatchErasure
+// RPC.
+type ErasureServiceWatchErasureClientStream struct {
+	stream connect.ClientStream
+}
+
+// Receive returns the next response message from the server.
+func (s ErasureServiceWatchErasureClientStream) Receive() (*v1.WatchErasureResponse, error) {
+	var res v1.WatchErasureResponse
+	if err := s.stream.Receive(&res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+// Close releases the stream's resources. It is idempotent and is typically deferred to clean up a
+// stream abandoned before io.EOF.
+func (s ErasureServiceWatchErasureClientStream) Close() error {
+	return s.stream.Close()
+}
+
 // ErasureServiceHandler is an implementation of the memd.v1.ErasureService service.
 type ErasureServiceHandler interface {
 	// ForgetUser erases a user of an app: everything in their scope, every row
-	// in any scope that their words went into, and then the keys, so that no
-	// backup can tell about them either. A user who was never seen is forgotten
-	// too: what arrives late about them is refused all the same.
+	// in any scope that their words went into, their conversations and artifacts,
+	// and then the keys, so that no backup can tell about them either. A user who
+	// was never seen is forgotten too: what arrives late about them is refused all
+	// the same.
 	//
-	// It returns when the key is destroyed, in state DONE, or when it has waited for
-	// half a minute, in an earlier state: the erasure goes on, whatever becomes of
-	// the caller. Once it is fenced, which is the first thing that happens, nothing
-	// of the user is returned and nothing can be written for them.
+	// It returns when the key is destroyed and all of it was verified, in state
+	// DONE, or when it has waited for half a minute, in an earlier state: the
+	// erasure goes on, whatever becomes of the caller. Once it is fenced, which is
+	// the first thing that happens, nothing of the user is returned and nothing can
+	// be written for them.
 	//
 	// Safe to repeat with the same request id: it waits again, for the same
 	// report. A user who comes back afterwards starts empty.
@@ -94,6 +250,34 @@ type ErasureServiceHandler interface {
 	// ForgetSession erases one conversation of a user in the same way, along with
 	// every row that it went into. Its id is refused for ever.
 	ForgetSession(context.Context, *v1.ForgetSessionRequest) (*v1.ForgetSessionResponse, error)
+	// DeleteTenant erases everything of a tenant that was suspended or drained, its
+	// last key and its API keys. It needs an operator's key of the installation,
+	// and the tenant's name and display name, letter by letter.
+	DeleteTenant(context.Context, *v1.DeleteTenantRequest) (*v1.DeleteTenantResponse, error)
+	// DryRun counts what an erasure would delete, and changes nothing.
+	DryRun(context.Context, *v1.DryRunRequest) (*v1.DryRunResponse, error)
+	// GetErasure returns the report of an erasure as far as it got.
+	GetErasure(context.Context, *v1.GetErasureRequest) (*v1.GetErasureResponse, error)
+	// ListErasures returns the tenant's erasures, the newest first.
+	ListErasures(context.Context, *v1.ListErasuresRequest) (*v1.ListErasuresResponse, error)
+	// WatchErasure sends what happens to an erasure, from its acceptance on, until
+	// it is final. Any replica can be asked. It ends without an error when the
+	// server does; ask again, and everything is told again.
+	WatchErasure(context.Context, *v1.WatchErasureRequest, ErasureServiceWatchErasureServerStream) error
+	// Hold sets a legal hold on a user, a conversation or the whole tenant: no
+	// erasure of whom it covers begins another step. Those that are under way stop
+	// between two steps; those that are accepted under it wait, and fence nobody.
+	Hold(context.Context, *v1.HoldRequest) (*v1.HoldResponse, error)
+	// ReleaseHold ends a hold. What it kept goes on.
+	ReleaseHold(context.Context, *v1.ReleaseHoldRequest) (*v1.ReleaseHoldResponse, error)
+	// ListHolds returns the tenant's holds, the newest first, at most 1,000.
+	ListHolds(context.Context, *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error)
+	// GetReceipt returns the signed receipts of an erasure: a provisional one when
+	// it is done, and the final one. Check them with "memd receipt verify".
+	GetReceipt(context.Context, *v1.GetReceiptRequest) (*v1.GetReceiptResponse, error)
+	// VerifyErasure has a worker look again whether anything is left of what an
+	// erasure that is done has erased. It waits for at most half a minute.
+	VerifyErasure(context.Context, *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error)
 }
 
 // RegisterErasureServiceHandler registers svc as the memd.v1.ErasureService implementation on
@@ -103,7 +287,33 @@ func RegisterErasureServiceHandler(server *connect.Server, svc ErasureServiceHan
 	server.Register(
 		connect.Method{Spec: erasureServiceForgetUserSpec(), Handler: adapter.forgetUser},
 		connect.Method{Spec: erasureServiceForgetSessionSpec(), Handler: adapter.forgetSession},
+		connect.Method{Spec: erasureServiceDeleteTenantSpec(), Handler: adapter.deleteTenant},
+		connect.Method{Spec: erasureServiceDryRunSpec(), Handler: adapter.dryRun},
+		connect.Method{Spec: erasureServiceGetErasureSpec(), Handler: adapter.getErasure},
+		connect.Method{Spec: erasureServiceListErasuresSpec(), Handler: adapter.listErasures},
+		connect.Method{Spec: erasureServiceWatchErasureSpec(), Handler: adapter.watchErasure},
+		connect.Method{Spec: erasureServiceHoldSpec(), Handler: adapter.hold},
+		connect.Method{Spec: erasureServiceReleaseHoldSpec(), Handler: adapter.releaseHold},
+		connect.Method{Spec: erasureServiceListHoldsSpec(), Handler: adapter.listHolds},
+		connect.Method{Spec: erasureServiceGetReceiptSpec(), Handler: adapter.getReceipt},
+		connect.Method{Spec: erasureServiceVerifyErasureSpec(), Handler: adapter.verifyErasure},
 	)
+}
+
+// ErasureServiceWatchErasureServerStream is the server stream for the ErasureService's WatchErasure
+// RPC.
+type ErasureServiceWatchErasureServerStream struct {
+	stream connect.ServerStream
+}
+
+// SendHeaders flushes the response headers without a message. The first Send does this implicitly.
+func (s ErasureServiceWatchErasureServerStream) SendHeaders() error {
+	return s.stream.SendHeaders()
+}
+
+// Send sends a response message to the client.
+func (s ErasureServiceWatchErasureServerStream) Send(res *v1.WatchErasureResponse) error {
+	return s.stream.Send(res)
 }
 
 // UnimplementedErasureServiceHandler returns CodeUnimplemented from all methods.
@@ -115,6 +325,46 @@ func (UnimplementedErasureServiceHandler) ForgetUser(context.Context, *v1.Forget
 
 func (UnimplementedErasureServiceHandler) ForgetSession(context.Context, *v1.ForgetSessionRequest) (*v1.ForgetSessionResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.ForgetSession is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) DeleteTenant(context.Context, *v1.DeleteTenantRequest) (*v1.DeleteTenantResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.DeleteTenant is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) DryRun(context.Context, *v1.DryRunRequest) (*v1.DryRunResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.DryRun is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) GetErasure(context.Context, *v1.GetErasureRequest) (*v1.GetErasureResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.GetErasure is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) ListErasures(context.Context, *v1.ListErasuresRequest) (*v1.ListErasuresResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.ListErasures is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) WatchErasure(context.Context, *v1.WatchErasureRequest, ErasureServiceWatchErasureServerStream) error {
+	return connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.WatchErasure is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) Hold(context.Context, *v1.HoldRequest) (*v1.HoldResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.Hold is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) ReleaseHold(context.Context, *v1.ReleaseHoldRequest) (*v1.ReleaseHoldResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.ReleaseHold is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) ListHolds(context.Context, *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.ListHolds is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) GetReceipt(context.Context, *v1.GetReceiptRequest) (*v1.GetReceiptResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.GetReceipt is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) VerifyErasure(context.Context, *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.VerifyErasure is not implemented")
 }
 
 type erasureServiceClient struct {
@@ -132,6 +382,86 @@ func (c *erasureServiceClient) ForgetUser(ctx context.Context, req *v1.ForgetUse
 func (c *erasureServiceClient) ForgetSession(ctx context.Context, req *v1.ForgetSessionRequest) (*v1.ForgetSessionResponse, error) {
 	var res v1.ForgetSessionResponse
 	if err := c.client.CallUnary(ctx, erasureServiceForgetSessionSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) DeleteTenant(ctx context.Context, req *v1.DeleteTenantRequest) (*v1.DeleteTenantResponse, error) {
+	var res v1.DeleteTenantResponse
+	if err := c.client.CallUnary(ctx, erasureServiceDeleteTenantSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) DryRun(ctx context.Context, req *v1.DryRunRequest) (*v1.DryRunResponse, error) {
+	var res v1.DryRunResponse
+	if err := c.client.CallUnary(ctx, erasureServiceDryRunSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) GetErasure(ctx context.Context, req *v1.GetErasureRequest) (*v1.GetErasureResponse, error) {
+	var res v1.GetErasureResponse
+	if err := c.client.CallUnary(ctx, erasureServiceGetErasureSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) ListErasures(ctx context.Context, req *v1.ListErasuresRequest) (*v1.ListErasuresResponse, error) {
+	var res v1.ListErasuresResponse
+	if err := c.client.CallUnary(ctx, erasureServiceListErasuresSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) WatchErasure(ctx context.Context, req *v1.WatchErasureRequest) (ErasureServiceWatchErasureClientStream, error) {
+	stream, err := c.client.CallServerStream(ctx, erasureServiceWatchErasureSpec(), req)
+	if err != nil {
+		return ErasureServiceWatchErasureClientStream{}, err
+	}
+	return ErasureServiceWatchErasureClientStream{stream: stream}, nil
+}
+
+func (c *erasureServiceClient) Hold(ctx context.Context, req *v1.HoldRequest) (*v1.HoldResponse, error) {
+	var res v1.HoldResponse
+	if err := c.client.CallUnary(ctx, erasureServiceHoldSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) ReleaseHold(ctx context.Context, req *v1.ReleaseHoldRequest) (*v1.ReleaseHoldResponse, error) {
+	var res v1.ReleaseHoldResponse
+	if err := c.client.CallUnary(ctx, erasureServiceReleaseHoldSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) ListHolds(ctx context.Context, req *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error) {
+	var res v1.ListHoldsResponse
+	if err := c.client.CallUnary(ctx, erasureServiceListHoldsSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) GetReceipt(ctx context.Context, req *v1.GetReceiptRequest) (*v1.GetReceiptResponse, error) {
+	var res v1.GetReceiptResponse
+	if err := c.client.CallUnary(ctx, erasureServiceGetReceiptSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) VerifyErasure(ctx context.Context, req *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error) {
+	var res v1.VerifyErasureResponse
+	if err := c.client.CallUnary(ctx, erasureServiceVerifyErasureSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -157,6 +487,122 @@ func (h erasureServiceHandler) forgetSession(ctx context.Context, _ connect.Spec
 		return err
 	}
 	res, err := h.svc.ForgetSession(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) deleteTenant(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.DeleteTenantRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.DeleteTenant(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) dryRun(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.DryRunRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.DryRun(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) getErasure(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.GetErasureRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.GetErasure(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) listErasures(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListErasuresRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListErasures(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) watchErasure(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.WatchErasureRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	return h.svc.WatchErasure(ctx, &req, ErasureServiceWatchErasureServerStream{stream: stream})
+}
+
+func (h erasureServiceHandler) hold(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.HoldRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.Hold(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) releaseHold(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ReleaseHoldRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ReleaseHold(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) listHolds(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListHoldsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListHolds(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) getReceipt(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.GetReceiptRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.GetReceipt(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) verifyErasure(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.VerifyErasureRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.VerifyErasure(ctx, &req)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,126 @@
+package erasure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+)
+
+// A verification is another look of the verifier at an erasure that is done. The
+// application asks, the queue carries a number, and a worker, who alone may look
+// everywhere, answers in the same row.
+
+const sqlAskVerification = `
+INSERT INTO memd.verifications (tenant_no, request_id, asked_at) VALUES (@tenant, @id, @now) RETURNING verification_no`
+
+const sqlReadVerification = `
+SELECT done_at IS NOT NULL, checks FROM memd.verifications WHERE tenant_no = @tenant AND verification_no = @no`
+
+const sqlFindVerification = `SELECT tenant_no, request_id, done_at IS NOT NULL FROM memd.verifications WHERE verification_no = @no`
+
+const sqlAnswerVerification = `
+UPDATE memd.verifications SET checks = @checks, done_at = @now WHERE verification_no = @no AND done_at IS NULL`
+
+// errNotDone says that an erasure is not done, so that there is nothing to be
+// verified again. It is a memd.ErrErasureUnfinished.
+var errNotDone = fmt.Errorf("the erasure is not done: %w", memd.ErrErasureUnfinished)
+
+// Verify has a worker look again at an erasure that is done. It waits as long as
+// the caller wants; done is false when no worker has answered by then.
+func (s *Service) Verify(ctx context.Context, c Caller, id uuid.UUID) (checks []memd.Check, done bool, err error) {
+	var no int64
+	err = s.Pool.With(ctx, func(db pg.DB) error {
+		j, err := Read(ctx, db, c.Tenant, id)
+		if err == nil && j.State < StateDone {
+			err = errNotDone
+		}
+		if err != nil {
+			return err
+		}
+		return db.QueryRow(ctx, sqlAskVerification, pg.Args{"tenant": c.Tenant, "id": id, "now": s.Clock.Now()}).Scan(&no)
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	end := time.NewTimer(s.limit(c))
+	defer end.Stop()
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		case <-end.C:
+			return nil, false, nil
+		case <-s.Closing:
+			return nil, false, nil
+		case <-tick.C:
+		}
+		err := s.Pool.With(ctx, func(db pg.DB) error {
+			return db.QueryRow(ctx, sqlReadVerification, pg.Args{"tenant": c.Tenant, "no": no}).Scan(&done, &checks)
+		})
+		if done || err != nil && !memd.Transient(pg.Classify(err)) {
+			return checks, done, err
+		}
+	}
+}
+
+// verificationArgs is a number.
+type verificationArgs struct {
+	No int64 `json:"no"`
+}
+
+// Kind implements river.JobArgs.
+func (verificationArgs) Kind() string { return "memd_verification" }
+
+type verificationWorker struct {
+	river.WorkerDefaults[verificationArgs]
+	w *Worker
+}
+
+// Work implements river.Worker.
+func (v verificationWorker) Work(ctx context.Context, job *river.Job[verificationArgs]) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w of type %T", errPanic, p)
+		}
+		if err != nil {
+			v.w.c.Logger.WarnContext(ctx, "verification stopped and will be tried again", "tries", job.Attempt, "error", err)
+			err = codeError(failureCode(err))
+		}
+	}()
+	var tenant memd.TenantNo
+	var id uuid.UUID
+	var done bool
+	var j Job
+	err = v.w.c.Pool.With(ctx, func(db pg.DB) error {
+		err := db.QueryRow(ctx, sqlFindVerification, pg.Args{"no": job.Args.No}).Scan(&tenant, &id, &done)
+		if err != nil || done {
+			return err
+		}
+		j, err = Read(ctx, db, tenant, id)
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && done {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	checks, err := v.w.runner.examine(ctx, j)
+	if err != nil {
+		return err
+	}
+	return v.w.c.Pool.With(ctx, func(db pg.DB) error {
+		_, err := db.Exec(ctx, sqlAnswerVerification, pg.Args{"no": job.Args.No, "checks": checks, "now": v.w.c.Clock.Now()})
+		return err
+	})
+}

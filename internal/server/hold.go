@@ -1,0 +1,61 @@
+package server
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"forgettable.dev/memd/erasure"
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
+)
+
+func (h *erasureHandler) Hold(ctx context.Context, req *memdv1.HoldRequest) (*memdv1.HoldResponse, error) {
+	id, err := idFromProto("hold_id", req.GetHoldId())
+	if err != nil {
+		return nil, err
+	}
+	hold, paused, err := h.erasure.Hold(ctx, callerOf(ctx), id, req.GetApp(), req.GetUserId(), req.GetSessionId(), req.GetReason())
+	if err != nil {
+		return nil, err
+	}
+	resp := &memdv1.HoldResponse{Hold: holdToProto(hold)}
+	for _, j := range paused {
+		resp.Paused = append(resp.Paused, erasureToProto(j))
+	}
+	return resp, nil
+}
+
+func (h *erasureHandler) ReleaseHold(ctx context.Context, req *memdv1.ReleaseHoldRequest) (*memdv1.ReleaseHoldResponse, error) {
+	id, err := idFromProto("hold_id", req.GetHoldId())
+	if err != nil {
+		return nil, err
+	}
+	hold, err := h.erasure.ReleaseHold(ctx, callerOf(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	return &memdv1.ReleaseHoldResponse{Hold: holdToProto(hold)}, nil
+}
+
+func (h *erasureHandler) ListHolds(ctx context.Context, req *memdv1.ListHoldsRequest) (*memdv1.ListHoldsResponse, error) {
+	holds, err := h.erasure.Holds(ctx, callerOf(ctx), req.GetReleased())
+	if err != nil {
+		return nil, err
+	}
+	resp := &memdv1.ListHoldsResponse{}
+	for _, one := range holds {
+		resp.Holds = append(resp.Holds, holdToProto(one))
+	}
+	return resp, nil
+}
+
+func holdToProto(h erasure.Hold) *memdv1.LegalHold {
+	p := &memdv1.LegalHold{
+		HoldId: h.ID.String(), Kind: memdv1.ErasureKind(h.Kind), App: h.App, Reason: h.Reason, AuthorKeyId: h.Author.String(),
+		CreatedAt: timestampToProto(h.CreatedAt), ReleasedAt: timestampToProto(h.ReleasedAt),
+	}
+	if h.ReleasedBy != uuid.Nil {
+		p.ReleasedByKeyId = h.ReleasedBy.String()
+	}
+	return p
+}
