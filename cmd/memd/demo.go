@@ -52,5 +52,5 @@ func (demoCmd) connect(url, key string) (demo.API, error) {
 	if err != nil {
 		return demo.API{}, err
 	}
-	return demo.API(*clients), nil
+	return demo.API{Memory: clients.Memory, Erasure: clients.Erasure, Admin: clients.Admin}, nil
 }
