@@ -39,7 +39,10 @@ type cli struct {
 	Get    getCmd    `cmd:"" group:"memories" help:"Show one memory."`
 	Delete deleteCmd `cmd:"" group:"memories" help:"Delete one memory."`
 
+	Artifact artifactCmd `cmd:"" group:"memories" help:"Save, load, list and delete artifacts: files of sessions and users."`
+
 	Forget  forgetCmd  `cmd:"" group:"erasure" help:"Erase a user, or one of their conversations, from everything, backups included."`
+	Canary  canaryCmd  `cmd:"" group:"erasure" help:"Prove against a running service that forgetting works, with a user made for it."`
 	Receipt receiptCmd `cmd:"" group:"erasure" help:"Verify receipts of erasures, and export them with their public keys."`
 
 	Tenant tenantCmd `cmd:"" group:"admin" help:"Create and show tenants, and set their policies."`
