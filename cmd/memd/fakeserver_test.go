@@ -69,6 +69,7 @@ func newFakeServer() (*fakeServer, *httptest.Server) {
 	memdv1connect.RegisterErasureServiceHandler(server, f)
 	memdv1connect.RegisterAdminServiceHandler(server, f)
 	memdv1connect.RegisterTargetServiceHandler(server, f)
+	memdv1connect.RegisterArtifactServiceHandler(server, &fakeArtifacts{kept: map[string][]kept{}})
 	mux := http.NewServeMux()
 	connecthttp.Mount(mux, server, connecthttp.WithReadMaxBytes(memd.MaxBatchBytes))
 	f.handler = mux
