@@ -55,8 +55,8 @@ func TestForgetUser_WhoReturnsStartsEmpty(t *testing.T) {
 	}
 	// Again: both lives are forgotten, and one more rotation punctures the new one.
 	r := w.forgetUser("alice")
-	if r.Stores[0] != (erasure.StoreCount{Store: "memories", Before: 3}) || r.Key.Epoch != 3 {
-		t.Errorf("second report %+v %+v", r.Stores[0], r.Key)
+	if something(r.Stores)[0] != (erasure.StoreCount{Store: "memories", Before: 3}) || r.Key.Epoch != 3 {
+		t.Errorf("second report %+v %+v", r.Stores, r.Key)
 	}
 	w.wants(user("alice"))
 	w.wants(shared)

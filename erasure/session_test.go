@@ -31,7 +31,7 @@ func TestForgetSession_TakesThatSessionOnly(t *testing.T) {
 	want := []erasure.StoreCount{
 		{Store: "memories", Before: 4}, {Store: "memories_derived", Before: 2}, {Store: "vectors", Before: 4}, {Store: "sessions", Before: 1},
 	}
-	if diff := cmp.Diff(want, r.Stores); diff != "" {
+	if diff := cmp.Diff(want, something(r.Stores)); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 	got := map[uuid.UUID]erasure.FallenRow{}
@@ -58,7 +58,7 @@ func TestForgetSession_TakesThatSessionOnly(t *testing.T) {
 	w.wants(user("alice"), "in s2", "outside", "from s2 alone", "goes on", "new")
 
 	again := w.forgetSession("alice", "s1")
-	if again.Stores[0].Before != 0 || again.FallenTotal != 0 {
+	if len(something(again.Stores)) != 0 || again.FallenTotal != 0 {
 		t.Errorf("the second time: %+v", again.Stores)
 	}
 	// One that was never seen, of somebody never seen: refused from now on.

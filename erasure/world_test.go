@@ -215,6 +215,11 @@ func (w *world) job(j erasure.Job) erasure.Job {
 	return out
 }
 
+// something leaves out the stores that had nothing and have nothing.
+func something(stores []erasure.StoreCount) []erasure.StoreCount {
+	return slices.DeleteFunc(slices.Clone(stores), func(c erasure.StoreCount) bool { return c.Before == 0 && c.After == 0 })
+}
+
 // exec runs a statement as the superuser.
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
