@@ -268,8 +268,8 @@ func (c *artifactVersionsCmd) Run(ctx context.Context, con *console) error {
 type artifactDeleteCmd struct {
 	Name string `arg:"" help:"Name of the artifact."`
 	artifactFlags
-	Number int64 `xor:"what" default:"-1" help:"Number of the version that is to go."`
-	All    bool  `xor:"what" help:"All versions are to go, and the name."`
+	Number int64 `default:"-1" help:"Number of the version that is to go."`
+	All    bool  `help:"All versions are to go, and the name."`
 	outputFlags
 	serverFlags
 }
@@ -283,7 +283,7 @@ func (c *artifactDeleteCmd) Run(ctx context.Context, con *console) error {
 	case c.All:
 		req.What = &memdv1.DeleteArtifactRequest_AllVersions{AllVersions: true}
 	case c.Number >= 0:
-		req.What = &memdv1.DeleteArtifactRequest_Version{Version: c.Version}
+		req.What = &memdv1.DeleteArtifactRequest_Version{Version: c.Number}
 	default:
 		return usagef("what is to go? say --number=N or --all")
 	}

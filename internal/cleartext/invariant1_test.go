@@ -41,15 +41,16 @@ const (
 
 // world is a memd on a folder, with everything that it says collected.
 type world struct {
-	t        *testing.T
-	dir      string
-	d        *dev.Dev
-	spans    *tracetest.InMemoryExporter
-	answers  answers
-	canaries []canary
-	memory   memdv1connect.MemoryServiceClient
-	erasure  memdv1connect.ErasureServiceClient
-	admin    memdv1connect.AdminServiceClient
+	t         *testing.T
+	dir       string
+	d         *dev.Dev
+	spans     *tracetest.InMemoryExporter
+	answers   answers
+	canaries  []canary
+	memory    memdv1connect.MemoryServiceClient
+	erasure   memdv1connect.ErasureServiceClient
+	admin     memdv1connect.AdminServiceClient
+	artifacts memdv1connect.ArtifactServiceClient
 }
 
 func start(t *testing.T) *world {
@@ -93,6 +94,7 @@ func start(t *testing.T) *world {
 	w.memory = memdv1connect.NewMemoryServiceClient(client)
 	w.erasure = memdv1connect.NewErasureServiceClient(client)
 	w.admin = memdv1connect.NewAdminServiceClient(client)
+	w.artifacts = memdv1connect.NewArtifactServiceClient(client)
 	return w
 }
 
@@ -170,6 +172,7 @@ func TestInvariant1_NothingInClear(t *testing.T) {
 	w := start(t)
 	user, session := w.word("user"), w.word("session")
 	w.throughEveryCall(user, session)
+	w.throughArtifacts(user, session)
 	w.throughEveryFailure(user, session)
 	control := w.control()
 
