@@ -30,6 +30,8 @@ type canaryPlay struct {
 	stateSession  string // where the user's state is looked at
 	ids           map[string]string
 	returned      bool // the first user was made anew, to look at their state
+	reached       bool // the service has answered, so that there may be something to clean up
+	forgotten     bool
 	salt          string
 }
 
@@ -77,7 +79,7 @@ func (p *canaryPlay) run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("forgetting: %w", err)
 	}
-	p.salt = report.GetSalt()
+	p.forgotten, p.salt = true, report.GetSalt()
 	p.checkReport(report)
 	p.checkRace(late)
 	p.checkLate(ctx)
@@ -144,6 +146,11 @@ func (p *canaryPlay) row(scope *memdv1.Scope, kind memdv1.Kind, text string) *me
 // plant remembers both users through every API.
 func (p *canaryPlay) plant(ctx context.Context) error {
 	p.planted = time.Now().Add(-time.Second)
+	// Whoever cannot even read learns so before anything is written.
+	if _, err := p.list(ctx, p.first); err != nil {
+		return err
+	}
+	p.reached = true
 	for _, part := range []func(context.Context) error{p.plantSessions, p.plantArtifacts, p.plantMemories} {
 		if err := part(ctx); err != nil {
 			return err
@@ -322,11 +329,14 @@ const cleanTimeout = time.Minute
 
 // clean forgets the second user, and the first one once more.
 func (p *canaryPlay) clean(ctx context.Context) error {
+	if !p.reached {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
 	defer cancel()
 	began := time.Now()
 	users := []string{p.second}
-	if p.returned || len(p.checks) == 0 {
+	if p.returned || !p.forgotten {
 		users = append(users, p.first)
 	}
 	for _, user := range users {

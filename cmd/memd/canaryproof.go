@@ -28,26 +28,27 @@ type writer struct {
 	failures         []error
 }
 
-// race starts the writers. They write until end.
+// race starts the writers, and returns when each has written once. They write
+// until end, and each once more after it.
 func (p *canaryPlay) race(ctx context.Context) *writer {
 	w := &writer{stop: make(chan struct{}), accepted: map[string]int64{}, denied: map[string]int64{}}
+	var begun sync.WaitGroup
 	for name, write := range p.writes() {
+		begun.Add(1)
 		w.done.Go(func() {
-			for {
+			w.note(name, write(ctx))
+			begun.Done()
+			for more := true; more && ctx.Err() == nil; {
 				select {
 				case <-w.stop:
-					return
-				case <-ctx.Done():
-					return
+					more = false
 				default:
 				}
 				w.note(name, write(ctx))
-				if !pause(ctx, time.Millisecond) {
-					return
-				}
 			}
 		})
 	}
+	begun.Wait()
 	return w
 }
 
