@@ -15,10 +15,11 @@ import (
 	"forgettable.dev/memd/shred"
 )
 
+// A purged tenant's line ends with an epoch that has no tree.
 const sqlHead = `
-SELECT k.kms_key, k.epoch, t.kms_version, t.sealed
-FROM memd.tenant_keys k JOIN memd.key_trees t ON t.tenant_no = k.tenant_no AND t.epoch = k.epoch
-WHERE k.tenant_no = @tenant`
+SELECT k.kms_key, t.epoch, t.kms_version, t.sealed
+FROM memd.tenant_keys k JOIN memd.key_trees t ON t.tenant_no = k.tenant_no AND t.epoch <= k.epoch
+WHERE k.tenant_no = @tenant ORDER BY t.epoch DESC LIMIT 1`
 
 const sqlOldTrees = `
 SELECT t.epoch, t.kms_version, t.sealed FROM memd.key_trees t

@@ -56,7 +56,7 @@ func TestHold_BeforeAcceptance(t *testing.T) {
 				t.Error("accepted and not held")
 			}
 			w.within(10*time.Second, "the worker has looked", func() bool {
-				return w.count(`SELECT count(*) FROM memd_jobs.river_job WHERE state IN ('scheduled', 'available') AND scheduled_at > now() + interval '10 seconds'`) == 1
+				return w.count(`SELECT count(*) FROM memd_jobs.river_job WHERE state IN ('scheduled', 'available') AND metadata ? 'snoozes'`) == 1
 			})
 			w.wants(user("alice"), "alice")
 			w.add(said("alice", "s1", "goes on"))

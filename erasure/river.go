@@ -2,6 +2,7 @@ package erasure
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -114,10 +115,22 @@ func (jw jobWorker) Work(ctx context.Context, job *river.Job[jobArgs]) error {
 	case err != nil:
 		jw.w.stopped(ctx, j, job.Attempt, err)
 		return codeError(failureCode(err))
+	case p.Held:
+		return river.JobSnooze(holdPause(job.Metadata))
 	case p.Wait > 0:
 		return river.JobSnooze(p.Wait)
 	}
 	return nil
+}
+
+// holdPause is how long an erasure under a hold waits, longer each time. A release
+// wakes those that wait, and misses one that is just looking.
+func holdPause(metadata []byte) time.Duration {
+	var m struct {
+		Snoozes int `json:"snoozes"`
+	}
+	_ = json.Unmarshal(metadata, &m) // Without it the first pause is as good.
+	return min(HoldPause, time.Second<<min(m.Snoozes, 10))
 }
 
 // exclusively runs an erasure under its lock, which dies with this process. It

@@ -19,8 +19,8 @@ import (
 const (
 	// DeleteBatch is how many rows one transaction of an erasure deletes.
 	DeleteBatch = 1000
-	// HoldPause is how long an erasure under a legal hold waits before it looks
-	// again; releasing the hold wakes it at once.
+	// HoldPause is how long an erasure under a legal hold waits at most before it
+	// looks again; releasing the hold wakes it at once, as a rule.
 	HoldPause = time.Minute
 	// purgePause is how long a user's erasure waits for the purge of the whole
 	// tenant, which does its work too.
@@ -57,8 +57,9 @@ type Runner struct {
 type Progress struct {
 	// Over: nothing is left to be done, ever.
 	Over bool
-	// Wait is how long nothing can be done.
+	// Wait is how long nothing can be done. Held: because of a legal hold.
 	Wait time.Duration
+	Held bool
 	// Done: it was this run that reached StateDone.
 	Done bool
 }
@@ -85,9 +86,9 @@ func (r *Runner) Run(ctx context.Context, j Job) (Progress, error) {
 	}
 	var progress Progress
 	if j.State < StateDone {
-		wait, err := r.steps(ctx, j, p.done)
+		wait, held, err := r.steps(ctx, j, p.done)
 		if wait > 0 || err != nil {
-			return Progress{Wait: wait}, err
+			return Progress{Wait: wait, Held: held}, err
 		}
 		progress.Done = true
 	}
@@ -100,7 +101,7 @@ func (r *Runner) Run(ctx context.Context, j Job) (Progress, error) {
 		progress.Wait = wait
 		return progress, nil
 	}
-	if progress.Wait, err = r.steps(ctx, now, p.final); err != nil {
+	if progress.Wait, progress.Held, err = r.steps(ctx, now, p.final); err != nil {
 		return progress, err
 	}
 	progress.Over = progress.Wait == 0
@@ -118,14 +119,14 @@ func (r *Runner) read(ctx context.Context, j Job) (Job, error) {
 
 // steps does those steps that are not done. It stops with a time to wait at a
 // hold, and where a step says that its time has not come.
-func (r *Runner) steps(ctx context.Context, j Job, list []Step) (wait time.Duration, err error) {
+func (r *Runner) steps(ctx context.Context, j Job, list []Step) (wait time.Duration, held bool, err error) {
 	var journal map[Step]stepRow
 	err = r.Pool.With(ctx, func(db pg.DB) (err error) {
 		journal, err = readSteps(ctx, db, j.Tenant, j.ID)
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	for _, s := range list {
 		if journal[s].Done {
@@ -134,14 +135,14 @@ func (r *Runner) steps(ctx context.Context, j Job, list []Step) (wait time.Durat
 		var later *notYet
 		switch err := r.step(ctx, j, s, journal[s].Notes); {
 		case errors.Is(err, errHeld):
-			return HoldPause, nil
+			return HoldPause, true, nil
 		case errors.As(err, &later):
-			return later.wait, nil
+			return later.wait, false, nil
 		case err != nil:
-			return 0, fmt.Errorf("%s step: %w", s, err)
+			return 0, false, fmt.Errorf("%s step: %w", s, err)
 		}
 	}
-	return 0, nil
+	return 0, false, nil
 }
 
 // notYet says that a step can only be done later. That is no failure.

@@ -80,7 +80,7 @@ var plans = map[Kind]plan{
 	},
 	KindTenant: {
 		done: []Step{
-			StepPurge, StepTargetsBefore, StepTargetsWith, StepUsers, StepRest, StepVerify, StepDestroy,
+			StepDraw, StepPurge, StepTargetsBefore, StepTargetsWith, StepUsers, StepRest, StepVerify, StepDestroy,
 			StepTargetsAfter, StepCheck, StepClose,
 		},
 		final: []Step{StepSweep, StepRecheck, StepFinal},
