@@ -274,7 +274,9 @@ BEGIN
     RETURN;
   END IF;
   PERFORM pg_advisory_xact_lock((x'6d640700'::bit(32)::bigint << 32) | p_month);
-  IF to_regclass('memd.' || name) IS NOT NULL THEN
+  -- Asked of the table itself: what the session has cached of names does not
+  -- hear, while it waits for the lock, that there is one by now.
+  IF EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'memd' AND c.relname = name) THEN
     RETURN;
   END IF;
   -- A row with an event of usual length stays in one piece.

@@ -1,7 +1,9 @@
 package sessions_test
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,5 +157,34 @@ func TestService_List(t *testing.T) {
 	for _, token := range []string{"!", "AAAA", "////////////////////////////////"} {
 		_, err := b.s.List(t.Context(), b.tenant, "app", "ada", 1, token)
 		wantErr(t, err, memd.ErrInvalid)
+	}
+}
+
+// TestCreate_TheFirstOfAMonth: many processes meet a month without a partition
+// at once.
+func TestCreate_TheFirstOfAMonth(t *testing.T) {
+	b := setup(t)
+	b.create(id("ada", "s0"), nil) // admits the user
+	b.clock.advance(40 * 24 * time.Hour)
+	start := make(chan struct{})
+	var group sync.WaitGroup
+	for i := range 12 {
+		s := b.serviceOf(b.srv)
+		group.Go(func() {
+			<-start
+			if _, err := s.Create(t.Context(), b.tenant, id("ada", fmt.Sprint("s", i+1)), nil, false); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(start)
+	group.Wait()
+	if n := b.count(`SELECT count(*) FROM pg_inherits WHERE inhparent = 'memd.session_events'::regclass`); n != 2 {
+		t.Errorf("%d partitions, want 2", n)
+	}
+	// The month of a session is that of its creation, whenever its events come.
+	b.append(id("ada", "s0"), b.event("late", "x"))
+	if n := b.count(`SELECT count(*) FROM memd.session_events e JOIN memd.session_heads h USING (tenant_no, subject_no, session_no, month)`); n != 1 {
+		t.Error("an event has another month than its session")
 	}
 }

@@ -26,6 +26,8 @@ type bundle struct {
 	s      *sessions.Service
 	tenant sessions.Tenant
 	clock  *clock
+	worker *pg.Pool
+	root   *pg.Pool // superuser
 }
 
 // clock is a clock that a test moves. It starts at the machine's time.
@@ -52,6 +54,7 @@ func setup(t testing.TB) *bundle {
 	b := &bundle{Stack: memdtest.Start(t, memdtest.WithClock(c)), t: t, clock: c}
 	b.srv, _ = b.Server()
 	b.s = b.serviceOf(b.srv)
+	b.worker, b.root = b.DB.Pool(node.WorkerRole), b.DB.Pool("")
 	tenant := b.Tenant("acme", memdtest.Policy())
 	b.tenant = sessions.Tenant{No: tenant.No, Epoch: tenant.Epoch}
 	return b

@@ -1,0 +1,159 @@
+package sessions_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/node"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/sessions"
+)
+
+const (
+	raceWriters = 12
+	raceRounds  = 8
+	raceTries   = 10 // of the control
+)
+
+// withoutTheGuard takes the guard away, and has writers linger before they
+// commit, so that the hole is found on any machine.
+const withoutTheGuard = `
+	CREATE OR REPLACE FUNCTION memd.guard_content(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
+	RETURNS void LANGUAGE sql AS 'SELECT';
+	CREATE FUNCTION public.linger() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+	BEGIN
+	  IF random() < 0.5 THEN PERFORM pg_sleep(0.05); END IF;
+	  RETURN NULL;
+	END $$;
+	CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON memd.session_events DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.linger();
+	CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON memd.session_heads DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.linger()`
+
+// race has writers append for a user, by the API and by hand, while the user is
+// fenced, emptied and counted again and again, and returns how many rows were
+// there all the same.
+func (b *bundle) race(t *testing.T, hands []*hand, round *atomic.Int64) (survivors, written, refused int64) {
+	ctx, stop := context.WithCancel(t.Context())
+	var ok, no atomic.Int64
+	var writers sync.WaitGroup
+	for w, h := range hands {
+		writers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				at := id("ada", fmt.Sprint("s", round.Load()))
+				e := b.event(fmt.Sprint(w, "-", n), "x")
+				e.StateDelta = map[string]string{"k": `1`, "user:k": `1`, "app:k": `1`}
+				var err error
+				switch w % 3 {
+				case 0:
+					_, err = b.s.Append(t.Context(), b.tenant, at, []sessions.Event{e}, time.Time{}, false)
+				case 1:
+					_, err = b.s.Create(t.Context(), b.tenant, id("ada", fmt.Sprint("n", w, "-", round.Load(), "-", n)), e.StateDelta, false)
+				default: // by hand, for whoever is in the directory
+					err = b.inserted(h, fmt.Sprintf(`INSERT INTO memd.session_events
+						SELECT h.tenant_no, h.subject_no, h.session_no, h.month, %d, '\x%032x', now(), now(), '\x00'
+						FROM memd.session_heads h JOIN memd.live_subjects l USING (tenant_no, subject_no) LIMIT 1`, 1_000_000+100*n+w, 100*n+w))
+				}
+				switch {
+				case err == nil:
+					ok.Add(1)
+				case errors.Is(err, memd.ErrFenced), errors.Is(err, memd.ErrErasedBefore), errors.Is(err, memd.ErrNotFound),
+					errors.Is(err, memd.ErrStale), errors.Is(err, memd.ErrSessionForgotten):
+					no.Add(1)
+				default:
+					t.Errorf("writer %d: %v", w, err)
+					return
+				}
+			}
+		})
+	}
+	for range raceRounds {
+		at := id("ada", fmt.Sprint("s", round.Add(1)))
+		if _, err := b.s.Create(t.Context(), b.tenant, at, nil, false); err != nil {
+			t.Errorf("a round's session: %v", err)
+			break
+		}
+		begun := ok.Load()
+		for ok.Load() < begun+raceWriters && ctx.Err() == nil { // the writers have met the session
+			b.must(b.srv.Pool.With(t.Context(), func(db pg.DB) error { _, err := db.Exec(t.Context(), `SELECT pg_sleep(0.002)`); return err }))
+		}
+		subject := memd.Contribution{Subject: b.number(at).Subject}
+		lift := b.fence("ada")
+		b.deleteAll(subject)
+		b.ended(t)
+		survivors += b.counts(subject).Total()
+		b.sudo(`UPDATE memd.subjects SET retired_at = now() WHERE subject_no = $1`, subject.Subject)
+		lift()
+	}
+	stop()
+	writers.Wait()
+	return survivors, ok.Load(), no.Load()
+}
+
+// hands opens the writers' connections.
+func (b *bundle) hands(t *testing.T) (out []*hand) {
+	t.Helper()
+	for range raceWriters {
+		out = append(out, b.hand(t))
+	}
+	return out
+}
+
+// inserted runs SQL by hand and turns what the guard says into memd's errors.
+func (b *bundle) inserted(h *hand, sql string) error {
+	_, err := h.conn.Exec(h.t.Context(), sql)
+	if err != nil && strings.Contains(err.Error(), "23505") {
+		return nil
+	}
+	return pg.Classify(err)
+}
+
+// ended waits until every transaction of the application that was under way has
+// ended.
+func (b *bundle) ended(t *testing.T) {
+	t.Helper()
+	var now time.Time
+	worker := b.root
+	b.must(worker.With(t.Context(), func(db pg.DB) error { return db.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&now) }))
+	for going := true; going; {
+		b.must(worker.With(t.Context(), func(db pg.DB) error {
+			return db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+				WHERE datname = current_database() AND usename = $2 AND xact_start < $1)`, now, node.AppRole).Scan(&going)
+		}))
+	}
+}
+
+// TestRace_NoContentPastAFence is invariant 3 for sessions.
+func TestRace_NoContentPastAFence(t *testing.T) {
+	b := setup(t)
+	hands := b.hands(t)
+	var round atomic.Int64
+	survivors, written, refused := b.race(t, hands, &round)
+	t.Logf("%d rows written, %d refused, %d survivors of %d fences", written, refused, survivors, raceRounds)
+	if survivors != 0 {
+		t.Errorf("%d rows survived", survivors)
+	}
+	if refused == 0 || written < raceWriters {
+		t.Error("no race")
+	}
+}
+
+// TestRace_Control: the same race finds survivors where the guard is missing.
+func TestRace_Control(t *testing.T) {
+	b := setup(t)
+	b.sudo(withoutTheGuard)
+	hands := b.hands(t)
+	var round atomic.Int64
+	for range raceTries {
+		if survivors, _, _ := b.race(t, hands, &round); survivors > 0 || t.Failed() {
+			t.Logf("%d survivors", survivors)
+			return
+		}
+	}
+	t.Error("no survivor: the race would not find a hole")
+}
