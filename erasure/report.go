@@ -1,9 +1,11 @@
 package erasure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -158,6 +160,8 @@ func storeCounts(j Job, steps map[Step]stepRow) []StoreCount {
 		}
 		out = append(out, c)
 	}
+	// Memories first, because they are what most people have.
+	slices.SortStableFunc(out, func(a, b StoreCount) int { return cmp.Compare(rankOf(a.Store), rankOf(b.Store)) })
 	if j.Kind == KindUser || j.Kind == KindSession {
 		sessions := int64(-1)
 		if v := steps[StepVerify]; v.Done {
@@ -166,6 +170,13 @@ func storeCounts(j Job, steps map[Step]stepRow) []StoreCount {
 		out = append(out, StoreCount{"sessions", steps[StepBury].Notes.Sessions, sessions})
 	}
 	return out
+}
+
+func rankOf(store string) int {
+	if i := slices.Index([]string{"memories", "memories_derived", "vectors"}, store); i >= 0 {
+		return i
+	}
+	return 3
 }
 
 func readFallen(ctx context.Context, db pg.DB, j Job) (fallen []memory.Fallen, total int64, err error) {

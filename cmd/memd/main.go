@@ -39,9 +39,12 @@ type cli struct {
 	Get    getCmd    `cmd:"" group:"memories" help:"Show one memory."`
 	Delete deleteCmd `cmd:"" group:"memories" help:"Delete one memory."`
 
+	Session  sessionCmd  `cmd:"" group:"memories" help:"Keep conversations: create, get, list, append to and delete sessions."`
 	Artifact artifactCmd `cmd:"" group:"memories" help:"Save, load, list and delete artifacts: files of sessions and users."`
 
 	Forget  forgetCmd  `cmd:"" group:"erasure" help:"Erase a user, or one of their conversations, from everything, backups included."`
+	Erasure erasureCmd `cmd:"" group:"erasure" help:"Look at erasures, watch them, count before, verify again."`
+	Hold    holdCmd    `cmd:"" group:"erasure" help:"Set and release legal holds."`
 	Canary  canaryCmd  `cmd:"" group:"erasure" help:"Prove against a running service that forgetting works, with a user made for it."`
 	Receipt receiptCmd `cmd:"" group:"erasure" help:"Verify receipts of erasures, and export them with their public keys."`
 
@@ -92,6 +95,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		kong.Exit(func(int) { left = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
 		kong.ExplicitGroups(commandGroups),
+		kong.Vars(witnessDefaults()),
 		kong.Resolvers(environment(getenv)),
 		kong.ValueFormatter(helpWithVariable),
 		kong.BindTo(ctx, (*context.Context)(nil)),
