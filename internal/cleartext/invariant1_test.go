@@ -62,7 +62,8 @@ func start(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	log, err := os.Create(filepath.Join(w.dir, "memd.log"))
+	// To append: the control writes into it too, and must not be written over.
+	log, err := os.OpenFile(filepath.Join(w.dir, "memd.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
