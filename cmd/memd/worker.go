@@ -17,6 +17,7 @@ import (
 // shredder's, which destroys and does nothing else.
 type workerCmd struct {
 	processFlags
+	witnessFlags
 	ShredderKMS         string   `name:"shredder-kms" env:"MEMD_SHREDDER_KMS" help:"Key service of the shredder. Default: that of --kms."`
 	ShredderToken       string   `name:"shredder-kms-token" env:"MEMD_SHREDDER_KMS_TOKEN" help:"The shredder's token at the KMS emulator."`
 	ShredderCredentials string   `name:"shredder-kms-credentials" env:"MEMD_SHREDDER_KMS_CREDENTIALS" help:"The shredder's credentials file for Cloud KMS."`
@@ -72,13 +73,17 @@ func (c *workerCmd) Run(ctx context.Context, con *console) (err error) {
 	if err := c.checkLedgers(); err != nil {
 		return err
 	}
+	witness, err := c.witness()
+	if err != nil {
+		return err
+	}
 	common, flush, err := c.common(ctx, con)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
 	w, err := node.OpenWorker(ctx, node.WorkerConfig{
-		Common: common, Ledgers: c.Ledger,
+		Common: common, Ledgers: c.Ledger, Witness: witness,
 		Shredder: node.KMS{
 			URL: c.ShredderKMS, Token: c.ShredderToken, CredentialsFile: c.ShredderCredentials, Impersonate: c.ShredderImpersonate,
 		},

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
@@ -166,7 +168,28 @@ func (d *Dev) startCluster(ctx context.Context, c Config) (err error) {
 	if err := d.Cluster.CreateDatabase(ctx, Database); err != nil {
 		return err
 	}
-	return pg.Migrate(ctx, d.Cluster.URL(Database, ""))
+	if err := pg.Migrate(ctx, d.Cluster.URL(Database, "")); err != nil {
+		return err
+	}
+	return d.preparePages(ctx)
+}
+
+// sqlPageInspect lets the verifier read pages from the server's buffers.
+const sqlPageInspect = `CREATE EXTENSION IF NOT EXISTS pageinspect`
+
+// preparePages makes that extension where the server has it. Without it the
+// verifier reads the files, after a checkpoint each time.
+func (d *Dev) preparePages(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, d.Cluster.URL(Database, ""))
+	if err != nil {
+		return fmt.Errorf("preparing the verifier: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var state *pgconn.PgError
+	if _, err := conn.Exec(ctx, sqlPageInspect); err != nil && !errors.As(err, &state) {
+		return fmt.Errorf("preparing the verifier: %w", err)
+	}
+	return nil
 }
 
 func (d *Dev) open(ctx context.Context, c Config) error {
@@ -184,6 +207,7 @@ func (d *Dev) open(ctx context.Context, c Config) error {
 	}
 	d.Worker, err = node.OpenWorker(ctx, node.WorkerConfig{
 		Common: common(node.WorkerRole, kmsemu.Worker), Shredder: d.Identity(kmsemu.Shredder), Ledgers: []string{d.Ledger},
+		Witness: node.Witness{PagesURL: d.Cluster.URL(Database, "")},
 	})
 	if err != nil {
 		return fmt.Errorf("opening the worker: %w", err)
