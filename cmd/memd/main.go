@@ -96,7 +96,6 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
 		kong.ExplicitGroups(commandGroups),
 		kong.Vars(witnessDefaults()),
-		kong.Vars(witnessDefaults()),
 		kong.Resolvers(environment(getenv)),
 		kong.ValueFormatter(helpWithVariable),
 		kong.BindTo(ctx, (*context.Context)(nil)),
