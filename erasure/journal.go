@@ -66,12 +66,12 @@ UPDATE memd.erasure_steps SET done = false, finished_at = NULL
 WHERE tenant_no = @tenant AND request_id = @id AND step = @step`
 
 const sqlDone = `
-UPDATE memd.erasures SET state = 3, finished_at = @now, sweep_at = @sweep WHERE tenant_no = @tenant AND request_id = @id AND state < 3`
+UPDATE memd.erasures SET state = 3, finished_at = @now, sweep_at = @sweep, tries = 0, failure = '' WHERE tenant_no = @tenant AND request_id = @id AND state < 3`
 
 // What it remembered of whom it was about goes with it.
 const sqlFinal = `
 UPDATE memd.erasures SET state = 4, final_at = @now, sealed_user_id = NULL, sealed_session_id = NULL, sealed_probes = NULL,
-  sealed_salt = NULL
+  sealed_salt = NULL, tries = 0, failure = ''
 WHERE tenant_no = @tenant AND request_id = @id AND state = 3`
 
 const sqlInsertFallen = `
