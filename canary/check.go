@@ -48,10 +48,9 @@ const (
 	reasonHarmed      = "neighbour_harmed"
 	reasonNotDropped  = "not_dropped"
 	reasonLogHit      = "log_hit"
-	reasonMissed      = "control_missed"
 	reasonNotFenced   = "not_fenced"
 	reasonPolicy      = "policy"
-	reasonIncomplete  = "incomplete"
+	reasonIncomplete  = "partial"
 )
 
 // judge is the verdict on a look that must find nothing: what is left fails,

@@ -213,7 +213,7 @@ var reasons = []Reason{
 	"unsupported", "policy", "on_hold", "disabled", "internal",
 	// Found.
 	"found", "rows_left", "hits_left", "hits_elsewhere", "shared_hits", "residue_left", "key_usable", "derives", "neighbour_harmed",
-	"not_dropped", "log_hit", "control_missed", "late_rows",
+	"not_dropped", "log_hit", "control_missed", "late_rows", "not_fenced",
 }
 
 // KnownStore reports whether a receipt may hold the word, for tests of who fills one.
