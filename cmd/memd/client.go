@@ -27,6 +27,7 @@ type outputFlags struct {
 
 // clients are the services of one server. They are safe for concurrent use.
 type clients struct {
+	Session   memdv1connect.SessionServiceClient
 	Memory    memdv1connect.MemoryServiceClient
 	Sessions  memdv1connect.SessionServiceClient
 	Artifacts memdv1connect.ArtifactServiceClient
@@ -66,6 +67,7 @@ func (f *serverFlags) connect() (*clients, error) {
 		f.authenticate, f.limit,
 	)
 	return &clients{
+		Session:   memdv1connect.NewSessionServiceClient(client),
 		Memory:    memdv1connect.NewMemoryServiceClient(client),
 		Sessions:  memdv1connect.NewSessionServiceClient(client),
 		Artifacts: memdv1connect.NewArtifactServiceClient(client),

@@ -49,6 +49,7 @@ type world struct {
 	canaries  []canary
 	memory    memdv1connect.MemoryServiceClient
 	erasure   memdv1connect.ErasureServiceClient
+	sessions  memdv1connect.SessionServiceClient
 	admin     memdv1connect.AdminServiceClient
 	artifacts memdv1connect.ArtifactServiceClient
 }
@@ -94,6 +95,7 @@ func start(t *testing.T) *world {
 	client := connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: bearer(key)}, "http://"+w.d.Address))
 	w.memory = memdv1connect.NewMemoryServiceClient(client)
 	w.erasure = memdv1connect.NewErasureServiceClient(client)
+	w.sessions = memdv1connect.NewSessionServiceClient(client)
 	w.admin = memdv1connect.NewAdminServiceClient(client)
 	w.artifacts = memdv1connect.NewArtifactServiceClient(client)
 	return w
@@ -174,6 +176,7 @@ func TestInvariant1_NothingInClear(t *testing.T) {
 	user, session := w.word("user"), w.word("session")
 	w.throughEveryCall(user, session)
 	w.throughArtifacts(user, session)
+	w.throughSessions(user, session)
 	w.throughEveryFailure(user, session)
 	control := w.control()
 

@@ -57,8 +57,6 @@ type Config struct {
 	Erasure   *erasure.Service
 	Purge     *purge.Caller
 	Logger    *slog.Logger
-	// SessionEraser deletes sessions; Erasure does if nil.
-	SessionEraser SessionEraser
 	// Clock is the system's if nil.
 	Clock memd.Clock
 	// Registry is where the server's metrics are registered. A private one if
@@ -97,9 +95,6 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Logger is required")
 	case c.ShutdownTimeout < 0:
 		return errors.New("server: Config.ShutdownTimeout is negative")
-	}
-	if c.SessionEraser == nil {
-		c.SessionEraser, _ = any(c.Erasure).(SessionEraser)
 	}
 	if c.Clock == nil {
 		c.Clock = memd.SystemClock{}
@@ -142,7 +137,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{config: c, health: &health{ready: c.Ready}, mux: http.NewServeMux()}
 	rpc := connect.NewServer(interceptors...)
 	memdv1connect.RegisterMemoryServiceHandler(rpc, &memoryHandler{memory: c.Memory, sessions: c.Sessions})
-	memdv1connect.RegisterSessionServiceHandler(rpc, &sessionHandler{sessions: c.Sessions, eraser: c.SessionEraser})
+	memdv1connect.RegisterSessionServiceHandler(rpc, &sessionHandler{sessions: c.Sessions, erasure: c.Erasure})
 	memdv1connect.RegisterArtifactServiceHandler(rpc, &artifactHandler{artifacts: c.Artifacts})
 	memdv1connect.RegisterErasureServiceHandler(rpc, &erasureHandler{erasure: c.Erasure})
 	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})

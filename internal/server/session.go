@@ -14,15 +14,9 @@ import (
 	"forgettable.dev/memd/sessions"
 )
 
-// SessionEraser deletes a session's content, and its memories if asked, as an
-// erasure. erasure.Service is one.
-type SessionEraser interface {
-	DeleteSession(ctx context.Context, c erasure.Caller, app, userID, sessionID string, memories bool, request uuid.UUID) (erasure.Report, error)
-}
-
 type sessionHandler struct {
 	sessions *sessions.Service
-	eraser   SessionEraser
+	erasure  *erasure.Service
 }
 
 var _ memdv1connect.SessionServiceHandler = (*sessionHandler)(nil)
@@ -102,7 +96,7 @@ func (h *sessionHandler) DeleteSession(ctx context.Context, req *memdv1.DeleteSe
 			return nil, err
 		}
 	}
-	r, err := h.eraser.DeleteSession(ctx, callerOf(ctx), req.GetApp(), req.GetUserId(), req.GetSessionId(), req.GetDeleteMemories(), request)
+	r, err := h.erasure.DeleteSession(ctx, callerOf(ctx), req.GetApp(), req.GetUserId(), req.GetSessionId(), req.GetDeleteMemories(), request)
 	if err != nil {
 		return nil, err
 	}
