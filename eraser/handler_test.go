@@ -179,9 +179,13 @@ func TestHandler_AdmitsCallsByToken(t *testing.T) {
 	}
 	// A store's error may say what was asked; the answer does not.
 	g.s.err = errors.New("no row for alice")
-	_, err := client("Bearer "+token).Verify(t.Context(), &memdv1.VerifyRequest{Subject: r.ToProto()})
-	if code(err) != connect.CodeUnavailable || strings.Contains(err.Error(), "alice") {
-		t.Error(err)
+	_, counting := client("Bearer "+token).Count(t.Context(), &memdv1.CountRequest{Subject: r.ToProto()})
+	_, erasing := client("Bearer "+token).Erase(t.Context(), &memdv1.EraseRequest{Subject: r.ToProto()})
+	_, verifying := client("Bearer "+token).Verify(t.Context(), &memdv1.VerifyRequest{Subject: r.ToProto()})
+	for _, err := range []error{counting, erasing, verifying} {
+		if code(err) != connect.CodeUnavailable || strings.Contains(err.Error(), "alice") {
+			t.Error(err)
+		}
 	}
 }
 

@@ -244,8 +244,12 @@ func TestCaller_GivesUpOnATargetThatHangs(t *testing.T) {
 			}
 		}()
 		target, _ := b.make(purge.New{Name: "slow", Kind: kind, URL: srv.URL, AllowPrivate: true, Timeout: 100 * time.Millisecond})
+		start := time.Now()
 		a, err := b.caller.Erase(t.Context(), target, request())
 		b.refused(a, err, purge.CodeTimeout, true)
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("three tries of 100 ms took %v", took)
+		}
 		if a.Tries != 3 {
 			t.Errorf("tried %d times", a.Tries)
 		}
@@ -320,15 +324,11 @@ func TestCaller_DialsNoPrivateAddressUnlessAllowed(t *testing.T) {
 	strict.keys = b.keys
 	a, err := strict.caller.Erase(t.Context(), target, request())
 	strict.refused(a, err, purge.CodeAddress, false)
-	// A name that leads inside is refused when it is dialled.
-	target.URL, target.AllowPrivate = strings.Replace(srv.URL, "http://127.0.0.1", "https://localhost.localdomain", 1), false
-	for _, host := range []string{"localhost.localdomain", "ip6-localhost"} {
-		target.URL = "https://" + host + srv.URL[strings.LastIndex(srv.URL, ":"):]
-		a, err = strict.caller.Erase(t.Context(), target, request())
-		if a.Code != purge.CodeAddress && a.Code != purge.CodeUnreachable { // Unreachable: no such name here.
-			t.Errorf("%s: %+v, %v", host, a, err)
-		}
-	}
+	// A name that leads inside is refused when it is dialled: nothing before knows
+	// where it leads. Capitals make it a name like any other.
+	target.URL, target.AllowPrivate = strings.Replace(srv.URL, "http://127.0.0.1", "https://LOCALHOST", 1), false
+	a, err = strict.caller.Erase(t.Context(), target, request())
+	strict.refused(a, err, purge.CodeAddress, false)
 	if reached.Load() {
 		t.Error("it was reached")
 	}
