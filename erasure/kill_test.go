@@ -21,7 +21,7 @@ import (
 const (
 	kills         = 3
 	killsInAttack = 80
-	killWithin    = 190 // statements
+	killWithin    = 400 // statements
 	killWithinFor = 400 * time.Millisecond
 )
 
@@ -48,13 +48,13 @@ func TestInvariant5_KilledWorkers(t *testing.T) {
 	for i := range n {
 		session := []string{"", "s1"}[i%2]
 		victim := w.populate()
-		j := w.accept(victim.tenant, "alice", session)
+		j := w.acceptWhole(victim, session)
 		if i%4 < 3 {
 			w.fuse.Arm(1+random.IntN(killWithin), fault.Modes[random.IntN(2)])
 			p.start()
 			w.within(30*time.Second, "killed, or done", func() bool {
 				_, blown := w.fuse.Blown()
-				return blown || w.job(j).State == erasure.StateDone
+				return blown || w.job(j).State == erasure.StateFinal
 			})
 		} else {
 			p.start()
@@ -66,7 +66,7 @@ func TestInvariant5_KilledWorkers(t *testing.T) {
 		killed[w.job(j).State]++
 		w.living(victim)
 		p.start()
-		w.within(30*time.Second, "done by another process", func() bool { return w.job(j).State == erasure.StateDone })
+		w.within(30*time.Second, "done by another process", func() bool { return w.job(j).State == erasure.StateFinal })
 		p.kill()
 		w.check(victim, session)
 		if diff := cmp.Diff(want[session], w.dump(victim)); diff != "" {

@@ -3,7 +3,6 @@ package erasure_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -31,7 +30,7 @@ import (
 // every stride-th point is broken at, each mode beginning at another one.
 const (
 	strideVariable = "MEMD_ATTACK"
-	stride         = 24
+	stride         = 37
 )
 
 // Invariant 5: killed after any SQL statement, KMS call or ledger operation and
@@ -84,7 +83,14 @@ func newSweep(t *testing.T) *sweep {
 	w.a, _ = w.Server()
 	w.b = w.a
 	w.owner = w.DB.Pool("")
-	w.clean = w.runner()
+	folder, err := ledger.OpenFolder(w.Ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = folder.Close() })
+	if w.clean, err = w.runnerBehind(t.Context(), &fault.Fuse{}, w.DB.Pool(node.WorkerRole), folder); err != nil {
+		t.Fatal(err)
+	}
 	wire, err := fault.OpenWire(w.fuse, w.DB.URL(node.WorkerRole))
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +115,7 @@ func (w *sweep) populate() people {
 	pool := w.clean.Pool
 	var p people
 	err := pool.With(ctx, func(db pg.DB) error {
-		t, err := tenants.Create(ctx, db, time.Now(), fmt.Sprintf("tenant-%d", w.n), "", memdtest.Policy())
+		t, err := tenants.Create(ctx, db, time.Now(), fmt.Sprintf("tenant-%d", w.n), "", delayed(0))
 		if err != nil {
 			return err
 		}
@@ -161,7 +167,7 @@ func (w *sweep) populate() people {
 func (w *sweep) unbroken(session string) string {
 	w.t.Helper()
 	p := w.populate()
-	if _, err := w.clean.Run(w.t.Context(), w.accept(p.tenant, "alice", session)); err != nil {
+	if _, err := w.clean.Run(w.t.Context(), w.acceptWhole(p, session)); err != nil {
 		w.t.Fatal(err)
 	}
 	w.check(p, session)
@@ -172,7 +178,7 @@ func (w *sweep) unbroken(session string) string {
 func (w *sweep) breakAt(session string, k int, mode fault.Mode, want string) (kind string, blown bool) {
 	w.t.Helper()
 	p := w.populate()
-	j := w.accept(p.tenant, "alice", session)
+	j := w.acceptWhole(p, session)
 	w.fuse.Arm(k, mode)
 	err := w.runBroken(j, mode)
 	kind, blown = w.fuse.Blown()
@@ -181,8 +187,11 @@ func (w *sweep) breakAt(session string, k int, mode fault.Mode, want string) (ki
 		w.t.Fatalf("point %d was not reached, and yet: %v", k, err)
 	}
 	w.living(p)
-	if _, err := w.clean.Run(w.t.Context(), j); err != nil {
+	if _, err := w.clean.Run(w.t.Context(), w.job(j)); err != nil {
 		w.t.Errorf("resuming: %v", err)
+	}
+	if got := w.job(j); got.State != erasure.StateFinal {
+		w.t.Errorf("resumed, it is %v", got.State)
 	}
 	w.check(p, session)
 	if diff := cmp.Diff(want, w.dump(p)); diff != "" {
@@ -206,18 +215,10 @@ func (w *sweep) runBroken(j erasure.Job, mode fault.Mode) error {
 		return err
 	}
 	defer func() { _ = folder.Close() }()
-	log := slog.New(slog.DiscardHandler)
-	rotator, err := shred.NewRotator(shred.RotatorConfig{
-		Pool: pool, Worker: fault.KMS(w.fuse, w.identity(kmsemu.Worker)), Shredder: fault.KMS(w.fuse, w.identity(kmsemu.Shredder)),
-		Ledgers: fault.Ledgers(w.fuse, []ledger.Ledger{folder}), Clock: memd.SystemClock{}, Logger: log,
-		Sample: func(ctx context.Context, _ memd.TenantNo, k *shred.Keys) error {
-			return pool.With(ctx, func(db pg.DB) error { return memory.Sample(ctx, db, k) })
-		},
-	})
+	r, err := w.runnerBehind(ctx, w.fuse, pool, folder)
 	if err != nil {
 		return err
 	}
-	r := &erasure.Runner{Pool: pool, Rotator: rotator, Clock: memd.SystemClock{}, Logger: log}
 	_, err = r.Run(ctx, j)
 	for tries := 0; err != nil && tries < 5 && (mode == fault.StumbleBefore || mode == fault.StumbleAfter); tries++ {
 		_, err = r.Run(ctx, j)
