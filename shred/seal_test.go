@@ -60,6 +60,11 @@ func TestSealer_Roundtrip(t *testing.T) {
 			t.Errorf("%s: nonce used twice: %v", name, err)
 		}
 	}
+	if sealed, err := s.SealFast(text[:min(len(text), 4<<10)], nil); err != nil || len(sealed) != min(len(text), 4<<10)+shred.SealOverhead {
+		t.Errorf("4 KiB in a hurry: %d bytes, %v", len(sealed), err)
+	} else if opened, err := s.Open(sealed, nil); err != nil || len(opened) != min(len(text), 4<<10) {
+		t.Errorf("opening that: %d bytes, %v", len(opened), err)
+	}
 	if sealed, _ := s.Seal(text, nil); len(sealed) > len(text)/2 {
 		t.Errorf("text of %d bytes was not compressed: %d", len(text), len(sealed))
 	}
@@ -144,6 +149,10 @@ func TestAAD_NoTwoPlacesAreAlike(t *testing.T) {
 		shred.AADUserID(1, m), shred.AADUserID(2, m), shred.AADUserID(1, n),
 		shred.AADSessionID(1, m, m), shred.AADSessionID(2, m, m), shred.AADSessionID(1, n, m), shred.AADSessionID(1, m, n),
 		shred.AADTargetSecret(1, a), shred.AADTargetSecret(2, a), shred.AADTargetSecret(1, b),
+		shred.AADEvent(1, m, m, a), shred.AADEvent(2, m, m, a), shred.AADEvent(1, n, m, a), shred.AADEvent(1, m, n, a), shred.AADEvent(1, m, m, b),
+		shred.AADSessionState(1, m, m, a), shred.AADSessionState(1, n, m, a), shred.AADSessionState(1, m, n, a), shred.AADSessionState(1, m, m, b),
+		shred.AADUserState(1, m, a), shred.AADUserState(1, n, a), shred.AADUserState(1, m, b),
+		shred.AADAppState(1, m, m, a), shred.AADAppState(1, n, m, a), shred.AADAppState(1, m, n, a), shred.AADAppState(1, m, m, b),
 		shred.AADTree(1, 1), shred.AADTree(2, 1), shred.AADTree(1, 2),
 		shred.AADJob(1, m, "a"), shred.AADJob(2, m, "a"), shred.AADJob(1, n, "a"), shred.AADJob(1, m, "b"),
 	}
