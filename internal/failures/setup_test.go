@@ -46,12 +46,12 @@ type installation struct {
 	db   *pg.Pool // a superuser, for counting in the tables and for breaking things
 }
 
-func setup(t *testing.T) *installation {
+func setup(t *testing.T, options ...memdtest.Option) *installation {
 	t.Helper()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{Protocols: protocols}
-	in := &installation{Stack: memdtest.Start(t), t: t, urls: make([]string, 2), http: &http.Client{Transport: transport}}
+	in := &installation{Stack: memdtest.Start(t, options...), t: t, urls: make([]string, 2), http: &http.Client{Transport: transport}}
 	in.a, in.urls[0] = in.Server()
 	in.b, in.urls[1] = in.Server()
 	t.Cleanup(transport.CloseIdleConnections) // Else each server waits for them.

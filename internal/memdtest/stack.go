@@ -39,9 +39,10 @@ type Stack struct {
 	// Logs collects what all parts log.
 	Logs *Logs
 
-	t     testing.TB
-	clock memd.Clock
-	stop  func()
+	t       testing.TB
+	clock   memd.Clock
+	witness node.Witness
+	stop    func()
 }
 
 // Option changes how a Stack is started.
@@ -49,6 +50,12 @@ type Option func(*Stack)
 
 // WithClock has everything but the emulator go by this clock.
 func WithClock(c memd.Clock) Option { return func(s *Stack) { s.clock = c } }
+
+// WithWitness has the worker's verifier look at logs, and at raw pages as a
+// superuser.
+func WithWitness(logFiles ...string) Option {
+	return func(s *Stack) { s.witness = node.Witness{PagesURL: s.DB.URL(""), LogFiles: logFiles} }
+}
 
 // Start starts a Stack, which ends with the test.
 func Start(t testing.TB, options ...Option) *Stack {
@@ -69,6 +76,7 @@ func (s *Stack) StartWorker() {
 	s.t.Helper()
 	w, err := node.OpenWorker(s.t.Context(), node.WorkerConfig{
 		Common: s.common(node.WorkerRole, kmsemu.Worker), Shredder: s.identity(kmsemu.Shredder), Ledgers: []string{s.Ledger},
+		Witness: s.witness,
 	})
 	if err != nil {
 		s.t.Fatalf("opening the worker: %v", err)
