@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "provenance", "tombstones", "memory", "sessions", "artifacts", "tenants", "erasure", "purge", "embed", "canary", "receipts"},
 	"internal/dev":        {".", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
 	"internal/demo":       {".", "gen/...", "internal/cluster", "internal/dev", "internal/auth", "shred/...", "tenants"},
-	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "memory", "sessions", "tenants", "shred/..."},
+	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "memory", "sessions", "tenants", "shred/...", "artifacts", "erasure"},
 	"internal/attack":     {},
 	"internal/cleartext":  {},
 	"internal/memdtest":   {"./..."},

@@ -78,6 +78,7 @@ var measurements = []measurement{
 	{"add", adds},
 	{"session", conversations},
 	{"forget", forgets},
+	{"erase", erasures},
 	{"import", imports},
 	{"million", million},
 }

@@ -19,7 +19,7 @@ type benchCmd struct {
 	PlainRows     int    `default:"200000" help:"Rows of pgvector's table."`
 	Million       bool   `help:"Also load 1,000,000 rows and forget a user among them (minutes)."`
 	Conversations string `help:"File of JSON lines to import, for the figure of memd import."`
-	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, import, million."`
+	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, erase, import, million."`
 	JSON          bool   `name:"json" help:"Write the figures as JSON instead of a table."`
 }
 

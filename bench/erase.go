@@ -1,0 +1,237 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/artifacts"
+	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/dev"
+	"forgettable.dev/memd/sessions"
+)
+
+// The sizes of the figures: a user, and a tenant of the second seed's sizing.
+const (
+	eraseSessions   = 40
+	eraseEvents     = 2000
+	eraseArtifacts  = 120
+	eraseBytes      = 16 << 10
+	eraseMemories   = 1000
+	purgedUsers     = 1200
+	purgedSessions  = 40
+	purgedArtifacts = 3 // of each session
+	purgeDimension  = 16
+	// seedSeconds is what the second seed's sizing takes for the same purge.
+	seedSeconds = 375
+)
+
+// erasures measures an erasure of a user with all that a user has, and the purge
+// of a whole tenant, with a neighbour who searches meanwhile.
+func erasures(ctx context.Context, l *lab) ([]Figure, error) {
+	one, err := l.eraseOne(ctx)
+	if err != nil {
+		return nil, err
+	}
+	purge, err := l.purgeTenant(ctx)
+	return append(one, purge...), err
+}
+
+func (l *lab) eraseOne(ctx context.Context) ([]Figure, error) {
+	t, err := l.tenant(ctx, "erased", purgeDimension)
+	if err != nil {
+		return nil, err
+	}
+	var took []float64
+	for range l.c.Runs {
+		user := l.newUser()
+		if err := l.converse(ctx, t, user, eraseSessions, eraseEvents/eraseSessions, eraseArtifacts/eraseSessions, eraseBytes); err != nil {
+			return nil, err
+		}
+		if err := l.fill(ctx, t, user, eraseMemories); err != nil {
+			return nil, err
+		}
+		s, err := t.forget(ctx, user, eraseMemories)
+		if err != nil {
+			return nil, err
+		}
+		took = append(took, s)
+	}
+	return []Figure{bounded(fmt.Sprintf("forget a user of %d sessions, %d events, %d artifacts and %d memories, verified",
+		eraseSessions, eraseEvents, eraseArtifacts, eraseMemories), "s", median(took), 2)}, nil
+}
+
+// converse gives a user sessions with events and artifacts.
+func (l *lab) converse(ctx context.Context, t *tenant, user memd.Scope, count, events, files, size int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(4)
+	content := bytes.Repeat([]byte("artifact"), size/8)
+	for i := range count {
+		group.Go(func() error {
+			id := sessions.ID{App: user.App, UserID: user.UserID, SessionID: fmt.Sprintf("s%d", i)}
+			st := sessions.Tenant{No: t.No, Epoch: t.Epoch}
+			if _, err := l.d.Server.Sessions.Create(ctx, st, id, nil, false); err != nil {
+				return err
+			}
+			batch := make([]sessions.Event, events)
+			for n := range batch {
+				batch[n] = sessions.Event{ID: fmt.Sprintf("e%d", n), Author: "user", Time: time.Now(), Content: `"` + text + `"`}
+			}
+			for part := range slices.Chunk(batch, 50) {
+				if _, err := l.d.Server.Sessions.Append(ctx, st, id, part, time.Time{}, false); err != nil {
+					return err
+				}
+			}
+			owner := artifacts.Owner{App: user.App, UserID: user.UserID, SessionID: id.SessionID}
+			for n := range files {
+				_, err := l.d.Server.Artifacts.Save(ctx, artifacts.Tenant{No: t.No, Epoch: t.Epoch}, owner,
+					fmt.Sprintf("file-%d", n), artifacts.File{}, bytes.NewReader(content))
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// sqlClone repeats one user's rows for many more, past the guard: storing them
+// through the API would take an hour, and what is measured is their deletion.
+const sqlClone = `DO $do$
+DECLARE
+  c record;
+BEGIN
+  SET LOCAL session_replication_role = replica;
+  INSERT INTO memd.subjects SELECT (jsonb_populate_record(s, jsonb_build_object(
+    'subject_no', s.subject_no + u, 'user_ref', '\x' || encode(sha256(s.user_ref || int4send(u)), 'hex')))).*
+  FROM memd.subjects s CROSS JOIN generate_series(1, %[2]d) u WHERE s.tenant_no = %[1]d AND s.kind = 1;
+  FOR c IN SELECT DISTINCT t.relname FROM pg_class t
+    JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname = 'subject_no'
+    JOIN pg_attribute b ON b.attrelid = t.oid AND b.attname = 'tenant_no'
+    WHERE t.relnamespace = 'memd'::regnamespace AND t.relkind IN ('r', 'p') AND NOT t.relispartition
+      AND t.relname NOT IN ('subjects', 'erasure_subjects') LOOP
+    EXECUTE format('INSERT INTO memd.%%I SELECT (jsonb_populate_record(r, jsonb_build_object(''subject_no'', r.subject_no + u))).*
+      FROM memd.%%I r CROSS JOIN generate_series(1, %[2]d) u WHERE r.tenant_no = %[1]d', c.relname, c.relname);
+  END LOOP;
+END $do$`
+
+func (l *lab) purgeTenant(ctx context.Context) ([]Figure, error) {
+	t, err := l.tenant(ctx, "purged", purgeDimension)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.converse(ctx, t, l.newUser(), purgedSessions, 1, purgedArtifacts, 64); err != nil {
+		return nil, err
+	}
+	owner, err := pgx.Connect(ctx, l.d.Cluster.URL(dev.Database, ""))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = owner.Close(ctx) }() // The lab ends with its cluster.
+	for _, sql := range []string{
+		fmt.Sprintf(sqlClone, t.No, purgedUsers-1), `ANALYZE`,
+		fmt.Sprintf(`UPDATE memd.tenants SET state = 3 WHERE tenant_no = %d`, t.No),
+	} {
+		if _, err := owner.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	var files int64
+	err = owner.QueryRow(ctx, `SELECT count(*) FROM memd.artifacts WHERE tenant_no = $1`, t.No).Scan(&files)
+	if err != nil || files != purgedUsers*purgedSessions*purgedArtifacts {
+		return nil, fmt.Errorf("%d artifacts were planted: %w", files, err)
+	}
+	neighbour, err := l.tenant(ctx, "neighbour", purgeDimension)
+	if err != nil {
+		return nil, err
+	}
+	user := l.newUser()
+	if err := l.fill(ctx, neighbour, user, eraseMemories); err != nil {
+		return nil, err
+	}
+	quiet, err := neighbour.searching(ctx, l, user, time.After(10*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	return l.purgeBeside(ctx, neighbour, user, quiet)
+}
+
+// purgeBeside purges while the neighbour searches.
+func (l *lab) purgeBeside(ctx context.Context, neighbour *tenant, user memd.Scope, quiet []float64) ([]Figure, error) {
+	runtime.GC()
+	var before, m runtime.MemStats
+	runtime.ReadMemStats(&before)
+	done := make(chan time.Time)
+	var took float64
+	var peak uint64
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(done)
+		began := time.Now()
+		wait := 5 * time.Minute
+		r, err := l.d.Server.Erasure.DeleteTenant(ctx, erasure.Caller{Wait: &wait}, "purged", "purged", uuid.New())
+		took = time.Since(began).Seconds()
+		if err == nil && r.State < erasure.StateDone {
+			err = fmt.Errorf("the purge is %v: %s", r.State, r.Failure)
+		}
+		return err
+	})
+	var beside []float64
+	group.Go(func() (err error) {
+		beside, err = neighbour.searching(ctx, l, user, done)
+		return err
+	})
+	group.Go(func() error {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return nil
+			case <-tick.C:
+				runtime.ReadMemStats(&m)
+				peak = max(peak, m.HeapAlloc)
+			}
+		}
+	})
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	f := bounded(fmt.Sprintf("purge a tenant: %d users, %d sessions, %d artifacts", purgedUsers,
+		purgedUsers*purgedSessions, purgedUsers*purgedSessions*purgedArtifacts), "s", took, 20)
+	f.Note = fmt.Sprintf("%d s by the second seed's sizing", seedSeconds)
+	grown := float64(max(peak, before.HeapAlloc)-before.HeapAlloc) / (1 << 20)
+	moved := quantile(beside, 0.95) / quantile(quiet, 0.95)
+	p95 := bounded("search p95 of another tenant during the purge, of that before", "times", moved, 1.2)
+	p95.Note = fmt.Sprintf("%.2f ms before, %.2f ms during", quantile(quiet, 0.95), quantile(beside, 0.95))
+	return []Figure{f, bounded("heap that the whole process grows by meanwhile", "MiB", grown, 64), p95}, nil
+}
+
+// searching searches at a steady pace, as an agent does, until it is stopped,
+// and returns milliseconds.
+func (t *tenant) searching(ctx context.Context, l *lab, user memd.Scope, stop <-chan time.Time) ([]float64, error) {
+	var out []float64
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		began := time.Now()
+		if err := t.search(ctx, user, l.vector(purgeDimension)); err != nil {
+			return nil, err
+		}
+		out = append(out, float64(time.Since(began))/1e6)
+		select {
+		case <-stop:
+			return out, nil
+		case <-tick.C:
+		}
+	}
+}
