@@ -111,16 +111,16 @@ DECLARE
   c record;
 BEGIN
   SET LOCAL session_replication_role = replica;
-  INSERT INTO memd.subjects SELECT (jsonb_populate_record(s, jsonb_build_object(
+  INSERT INTO subjects SELECT (jsonb_populate_record(s, jsonb_build_object(
     'subject_no', s.subject_no + u, 'user_ref', '\x' || encode(sha256(s.user_ref || int4send(u)), 'hex')))).*
-  FROM memd.subjects s CROSS JOIN generate_series(1, %[2]d) u WHERE s.tenant_no = %[1]d AND s.kind = 1;
+  FROM subjects s CROSS JOIN generate_series(1, %[2]d) u WHERE s.tenant_no = %[1]d AND s.kind = 1;
   FOR c IN SELECT DISTINCT t.relname FROM pg_class t
     JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname = 'subject_no'
     JOIN pg_attribute b ON b.attrelid = t.oid AND b.attname = 'tenant_no'
     WHERE t.relnamespace = 'memd'::regnamespace AND t.relkind IN ('r', 'p') AND NOT t.relispartition
       AND t.relname NOT IN ('subjects', 'erasure_subjects') LOOP
-    EXECUTE format('INSERT INTO memd.%%I SELECT (jsonb_populate_record(r, jsonb_build_object(''subject_no'', r.subject_no + u))).*
-      FROM memd.%%I r CROSS JOIN generate_series(1, %[2]d) u WHERE r.tenant_no = %[1]d', c.relname, c.relname);
+    EXECUTE format('INSERT INTO %%I SELECT (jsonb_populate_record(r, jsonb_build_object(''subject_no'', r.subject_no + u))).*
+      FROM %%I r CROSS JOIN generate_series(1, %[2]d) u WHERE r.tenant_no = %[1]d', c.relname, c.relname);
   END LOOP;
 END $do$`
 
@@ -138,15 +138,16 @@ func (l *lab) purgeTenant(ctx context.Context) ([]Figure, error) {
 	}
 	defer func() { _ = owner.Close(ctx) }() // The lab ends with its cluster.
 	for _, sql := range []string{
+		`SET search_path = memd, public`,
 		fmt.Sprintf(sqlClone, t.No, purgedUsers-1), `ANALYZE`,
-		fmt.Sprintf(`UPDATE memd.tenants SET state = 3 WHERE tenant_no = %d`, t.No),
+		fmt.Sprintf(`UPDATE tenants SET state = 3 WHERE tenant_no = %d`, t.No),
 	} {
 		if _, err := owner.Exec(ctx, sql); err != nil {
 			return nil, err
 		}
 	}
 	var files int64
-	err = owner.QueryRow(ctx, `SELECT count(*) FROM memd.artifacts WHERE tenant_no = $1`, t.No).Scan(&files)
+	err = owner.QueryRow(ctx, `SELECT count(*) FROM artifacts WHERE tenant_no = $1`, t.No).Scan(&files)
 	if err != nil || files != purgedUsers*purgedSessions*purgedArtifacts {
 		return nil, fmt.Errorf("%d artifacts were planted: %w", files, err)
 	}
