@@ -46,10 +46,31 @@ BEGIN
   PERFORM pg_advisory_xact_lock_shared(k.hi, k.lo)
   FROM (SELECT DISTINCT memd.lock_hi(r) AS hi, memd.lock_lo(r) AS lo FROM unnest(p_refs) r ORDER BY 1, 2 OFFSET 0) k;
 END $$;
+-- refusals says why a write on account of (subject, session, source time) is
+-- refused, or NULL. A null session asks about the subject alone. It becomes part
+-- of the query that calls it and sees what that sees, which is why it pins no
+-- search_path: those who call it do.
+CREATE FUNCTION memd.refusals(p_tenant bigint, p_subject bigint, p_session bigint, p_source timestamptz)
+RETURNS TABLE (code text) LANGUAGE sql STABLE AS $$
+  SELECT CASE
+    WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004'
+    WHEN f.state IN (1, 2) THEN 'MD001'
+    WHEN d.ref IS NOT NULL OR x.state = 2 THEN 'MD002'
+    WHEN s.subject_no IS NULL OR s.retired_at IS NOT NULL THEN 'MD006'
+    WHEN p_session <> 1099511627777 AND x.session_no IS NULL THEN 'MD006'
+    WHEN f.erased_before IS NOT NULL AND p_source IS NULL THEN 'MD012'
+    WHEN f.erased_before > p_source THEN 'MD005'
+  END
+  FROM (SELECT) one
+  LEFT JOIN memd.tenants t ON t.tenant_no = p_tenant
+  LEFT JOIN memd.subjects s ON s.tenant_no = p_tenant AND s.subject_no = p_subject
+  LEFT JOIN memd.sessions x ON x.tenant_no = p_tenant AND x.subject_no = p_subject AND x.session_no = p_session
+  LEFT JOIN memd.fences f ON f.tenant_no = s.tenant_no AND f.user_ref = s.user_ref
+  LEFT JOIN memd.tombstones d ON d.tenant_no = x.tenant_no AND d.kind = 1 AND d.ref = x.session_ref
+$$;
 -- guard locks, then checks (subject, session, source time) triples; a null
--- session checks the subject alone. Every guard trigger calls it, for every
--- write, so the way of a writer that is not refused is two queries long: locks
--- and check are not in functions of their own.
+-- session checks the subject alone. The guard triggers call it, so the way of a
+-- writer that is not refused is two queries long.
 CREATE FUNCTION memd.guard(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -72,24 +93,10 @@ BEGIN
     RAISE EXCEPTION 'more than 64 subjects in one write' USING ERRCODE = 'MD011';
   END IF;
   LOOP
-    SELECT v.code INTO code FROM (
-      SELECT CASE
-        WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004'
-        WHEN f.state IN (1, 2) THEN 'MD001'
-        WHEN d.ref IS NOT NULL OR x.state = 2 THEN 'MD002'
-        WHEN s.subject_no IS NULL OR s.retired_at IS NOT NULL THEN 'MD006'
-        WHEN r.session_no <> 1099511627777 AND x.session_no IS NULL THEN 'MD006'
-        WHEN f.erased_before IS NOT NULL AND r.source_time IS NULL THEN 'MD012'
-        WHEN f.erased_before > r.source_time THEN 'MD005'
-      END AS code
-      FROM (SELECT DISTINCT * FROM unnest(p_tenant, p_subject, p_session, p_source)
-            AS u (tenant_no, subject_no, session_no, source_time)) r
-      LEFT JOIN memd.tenants t ON t.tenant_no = r.tenant_no
-      LEFT JOIN memd.subjects s ON s.tenant_no = r.tenant_no AND s.subject_no = r.subject_no
-      LEFT JOIN memd.sessions x ON x.tenant_no = r.tenant_no AND x.subject_no = r.subject_no AND x.session_no = r.session_no
-      LEFT JOIN memd.fences f ON f.tenant_no = s.tenant_no AND f.user_ref = s.user_ref
-      LEFT JOIN memd.tombstones d ON d.tenant_no = x.tenant_no AND d.kind = 1 AND d.ref = x.session_ref
-    ) v WHERE v.code IS NOT NULL ORDER BY v.code LIMIT 1;
+    SELECT min(v.code) INTO code
+    FROM (SELECT DISTINCT * FROM unnest(p_tenant, p_subject, p_session, p_source)
+          AS u (tenant_no, subject_no, session_no, source_time)) r,
+      LATERAL memd.refusals(r.tenant_no, r.subject_no, r.session_no, r.source_time) v;
     -- A fence holds or awaits one of the locks: what would be refused anyway
     -- is refused at once, the rest waits for the drain and looks again.
     EXIT WHEN code IS NOT NULL OR locked;
@@ -115,14 +122,26 @@ END $$;
 CREATE FUNCTION memd.enter(p_tenant bigint, p_subjects bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+  locked boolean;
+  subjects bigint;
   refs bytea[];
   fenced boolean;
 BEGIN
-  SELECT array_agg(DISTINCT s.user_ref) INTO refs
-  FROM memd.subjects s WHERE s.tenant_no = p_tenant AND s.subject_no = ANY (p_subjects);
-  IF memd.lock_refs(coalesce(refs, '{}')) THEN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'isolation above READ COMMITTED is refused: it could not see a fence' USING ERRCODE = 'MD007';
+  END IF;
+  SELECT coalesce(bool_and(memd.try_lock(k.hi, k.lo)), true), count(*) INTO locked, subjects
+  FROM (SELECT DISTINCT memd.lock_hi(s.user_ref) AS hi, memd.lock_lo(s.user_ref) AS lo
+        FROM memd.subjects s WHERE s.tenant_no = p_tenant AND s.subject_no = ANY (p_subjects)
+        ORDER BY 1, 2 OFFSET 0) k;
+  IF subjects > 64 THEN
+    RAISE EXCEPTION 'more than 64 subjects in one write' USING ERRCODE = 'MD011';
+  END IF;
+  IF locked THEN
     RETURN;
   END IF;
+  SELECT array_agg(DISTINCT s.user_ref) INTO refs
+  FROM memd.subjects s WHERE s.tenant_no = p_tenant AND s.subject_no = ANY (p_subjects);
   SELECT EXISTS (SELECT FROM memd.fences f
                  WHERE f.tenant_no = p_tenant AND f.user_ref = ANY (refs) AND f.state IN (1, 2)) INTO fenced;
   IF fenced THEN
@@ -134,23 +153,48 @@ END $$;
 
 -- memories: owner and inline contributor; a deleted memory does not come back.
 -- +goose StatementBegin
+-- Every row that is added comes by here, and nearly every statement adds rows of
+-- one conversation of one user: those are asked about once, in two queries, and
+-- guard is called only when somebody holds the lock or is not known. The oldest
+-- row speaks for all.
 CREATE FUNCTION memd.guard_memories_insert() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  t bigint[]; s bigint[]; x bigint[]; m timestamptz[];
+  t bigint; s bigint; x bigint; m timestamptz;
+  ref bytea;
+  alike boolean;
+  code text;
+  dead boolean;
 BEGIN
-  SELECT array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m) INTO t, s, x, m FROM (
-    SELECT n.tenant_no AS t, n.owner_no AS s, NULL::bigint AS x, n.source_time AS m FROM new_rows n
-    UNION SELECT n.tenant_no, n.contributor_no, n.contributor_session, n.source_time FROM new_rows n
-  ) v;
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'isolation above READ COMMITTED is refused: it could not see a fence' USING ERRCODE = 'MD007';
+  END IF;
+  SELECT v.t, v.s, v.x, v.m, v.alike, o.user_ref INTO t, s, x, m, alike, ref
+  FROM (SELECT min(n.tenant_no) AS t, min(n.owner_no) AS s, min(n.contributor_session) AS x,
+          CASE WHEN bool_and(n.source_time IS NOT NULL) THEN min(n.source_time) END AS m,
+          min(n.tenant_no) = max(n.tenant_no) AND bool_and(n.owner_no = n.contributor_no)
+            AND min(n.owner_no) = max(n.owner_no) AND min(n.contributor_session) = max(n.contributor_session) AS alike
+        FROM new_rows n OFFSET 0) v
+  LEFT JOIN memd.subjects o ON o.tenant_no = v.t AND o.subject_no = v.s;
   IF t IS NULL THEN
     RETURN NULL;
   END IF;
-  PERFORM memd.guard(t, s, x, m);
-  IF EXISTS (SELECT FROM new_rows n JOIN memd.tombstones d
-             ON d.tenant_no = n.tenant_no AND d.kind = 3 AND d.ref = uuid_send(n.memory_id)
-             AND d.through_version >= n.version) THEN
-    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD003';
+  IF NOT alike THEN
+    PERFORM memd.guard(array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m)) FROM (
+      SELECT n.tenant_no AS t, n.owner_no AS s, NULL::bigint AS x, n.source_time AS m FROM new_rows n
+      UNION SELECT n.tenant_no, n.contributor_no, n.contributor_session, n.source_time FROM new_rows n
+    ) v;
+  ELSIF ref IS NULL OR NOT memd.try_lock(memd.lock_hi(ref), memd.lock_lo(ref)) THEN
+    PERFORM memd.guard(ARRAY[t], ARRAY[s], ARRAY[x], ARRAY[m]);
+  ELSE
+    SELECT v.code INTO code FROM memd.refusals(t, s, x, m) v;
+  END IF;
+  IF code IS NULL THEN
+    SELECT 'MD003' INTO code FROM new_rows n JOIN memd.tombstones d
+      ON d.tenant_no = n.tenant_no AND d.kind = 3 AND d.ref = uuid_send(n.memory_id) AND d.through_version >= n.version;
+  END IF;
+  IF code IS NOT NULL THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = code;
   END IF;
   RETURN NULL;
 END $$;
@@ -433,5 +477,6 @@ DROP TRIGGER guard_insert ON memd.sessions;
 DROP FUNCTION memd.check_sources(bigint, uuid[], bigint[]), memd.check_contributions(), memd.bury_memories(), memd.bridge_sources(),
   memd.stamp_memory(), memd.guard_sessions(), memd.guard_subjects(), memd.guard_sources(), memd.guard_contributions(),
   memd.guard_memories_update(), memd.guard_memories_insert(), memd.enter(bigint, bigint[]),
-  memd.guard(bigint[], bigint[], bigint[], timestamptz[]), memd.wait_refs(bytea[]), memd.lock_refs(bytea[]),
+  memd.guard(bigint[], bigint[], bigint[], timestamptz[]), memd.refusals(bigint, bigint, bigint, timestamptz),
+  memd.wait_refs(bytea[]), memd.lock_refs(bytea[]),
   memd.try_lock(integer, integer), memd.lock_lo(bytea), memd.lock_hi(bytea);
