@@ -56,10 +56,10 @@ func (s *Service) Add(ctx context.Context, t Tenant, rows []Row) ([]Added, error
 		if errors.Is(err, memd.ErrMemoryDeleted) {
 			err = memd.ErrStale // deleted while this call was under way: the next try leaves it out
 		}
-		return p.refs(k), err
+		return p.refs(k, err), err
 	})
 	if err == nil {
-		counts := map[Status]int{}
+		var counts [StatusDeleted + 1]int
 		for _, a := range out {
 			counts[a.Status]++
 		}
@@ -155,7 +155,12 @@ func (p *planning) want(scope memd.Scope, session string, at time.Time) int {
 	return i
 }
 
-func (p *planning) refs(k *shred.Keys) []memd.Ref {
+// refs are the subjects whose numbers may be out of date after err: none after
+// nil.
+func (p *planning) refs(k *shred.Keys, err error) []memd.Ref {
+	if err == nil {
+		return nil
+	}
 	out := make([]memd.Ref, len(p.wants))
 	for i, w := range p.wants {
 		out[i] = provenance.RefOf(k, w.Scope)

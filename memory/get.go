@@ -50,10 +50,12 @@ func scanMemory(row pgx.CollectableRow) (*fetched, error) {
 	var f fetched
 	var first memd.Contribution
 	var more []int64
+	var sourceTime, expiresAt *time.Time
 	err := row.Scan(&f.id, &f.owner, &first.Subject, &first.Session, &more, &f.kind, &f.month,
-		&f.sourceTime, &f.createdAt, &f.updatedAt, &f.expiresAt, &f.version,
+		&sourceTime, &f.createdAt, &f.updatedAt, &expiresAt, &f.version,
 		&f.dimension, &f.format, &f.text, &f.vector, &f.metadata)
 	f.contributions = contributionsOf(first, more)
+	f.sourceTime, f.expiresAt = timeOf(sourceTime), timeOf(expiresAt)
 	return &f, err
 }
 

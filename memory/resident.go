@@ -128,6 +128,13 @@ type filler struct {
 	deleted []uuid.UUID
 	rows    []entry
 	vectors []float32
+
+	// Nearly all rows of a scope are of one conversation and one month: the last
+	// row's contributions, and their key, are the next one's.
+	contributions []memd.Contribution
+	month         memd.Month
+	sealer        *shred.Sealer
+	buffer        []byte // of one opened vector
 }
 
 // outgrown reports whether more rows or bytes came than may be resident.
@@ -155,20 +162,24 @@ func (f *filler) row(m *fetched) error {
 	if f.outgrown() {
 		return errScopeTooBig
 	}
-	e := entryOf(m)
-	e.dimension = 0
-	s, err := f.k.Row(m.month, m.contributions)
+	s, err := f.key(m)
 	if err != nil {
 		return err
 	}
+	e := entryOf(m)
+	e.dimension, e.contributions = 0, f.contributions
+	e.text, e.metadata = m.kept()
 	if m.metadata != nil {
 		if e.hashes, err = m.hashMetadata(f.k, s); err != nil {
 			return err
 		}
 	}
+	if f.vectors == nil {
+		f.vectors = *scratch.Get().(*[]float32)
+	}
 	at := len(f.vectors)
 	if m.dimension == f.dim {
-		if f.vectors, e.norm, err = m.openVector(f.k, s, f.vectors); err != nil {
+		if f.vectors, e.norm, err = m.openVector(f.k, s, f.vectors, &f.buffer); err != nil {
 			return err
 		}
 		e.dimension = int16(m.dimension)
@@ -182,6 +193,17 @@ func (f *filler) row(m *fetched) error {
 	}
 	f.rows = append(f.rows, e)
 	return nil
+}
+
+// key is the row's, and f.contributions are the row's own afterwards.
+func (f *filler) key(m *fetched) (*shred.Sealer, error) {
+	if f.sealer != nil && m.month == f.month && slices.Equal(m.contributions, f.contributions) {
+		return f.sealer, nil
+	}
+	var err error
+	f.contributions, f.month = slices.Clone(m.contributions), m.month
+	f.sealer, err = f.k.Row(m.month, f.contributions)
+	return f.sealer, err
 }
 
 // has returns the version of a row that the resident has already, so that it
@@ -205,7 +227,7 @@ func (f *filler) has(id uuid.UUID) (version int64, ok bool) {
 // the filler had asked, and the caller starts over: what came may be only what
 // changed, and is no scope by itself.
 func (f *filler) apply() bool {
-	defer func() { clear(f.vectors[:cap(f.vectors)]) }()
+	defer f.release()
 	r := f.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -235,12 +257,9 @@ func (f *filler) apply() bool {
 	for _, id := range f.deleted {
 		r.remove(id)
 	}
-	if len(r.entries) == 0 && cap(f.vectors) <= len(f.vectors)*9/8 {
+	if len(r.entries) == 0 {
 		f.handOver()
 		return true
-	}
-	if r.vectors == nil {
-		r.vectors = make([]float32, 0, len(f.vectors))
 	}
 	for i := range f.rows {
 		r.put(f.rows[i], f.vectors[i*f.dim:(i+1)*f.dim])
@@ -248,20 +267,42 @@ func (f *filler) apply() bool {
 	return true
 }
 
-// handOver gives the block of vectors to an empty resident, without copying it.
-// All rows are of one snapshot, so that none is there twice or hidden. Callers
-// hold the resident's mu for writing.
+// handOver fills an empty resident, with a block of just the size. All rows are
+// of one snapshot, so that none is there twice or hidden. Callers hold the
+// resident's mu for writing.
 func (f *filler) handOver() {
 	r := f.r
 	clear(r.vectors[:cap(r.vectors)])
-	r.vectors, f.vectors = f.vectors, nil
+	r.vectors = slices.Clip(append([]float32(nil), f.vectors...))
 	r.entries = slices.Grow(r.entries, len(f.rows))
+	r.index = make(map[uuid.UUID]int, len(f.rows))
+	var last, interned []memd.Contribution
 	for _, e := range f.rows {
-		e.contributions = r.intern(e.contributions)
+		if last == nil || &e.contributions[0] != &last[0] {
+			last, interned = e.contributions, r.intern(e.contributions)
+		}
+		e.contributions = interned
 		r.index[e.id] = len(r.entries)
 		r.entries = append(r.entries, e)
 		r.extra += e.extraBytes()
 	}
+}
+
+// scratch are blocks in which fillers collect vectors, wiped: a block that grows
+// to the size of a scope is as much work as what is put into it.
+var scratch = gosync.Pool{New: func() any { return new([]float32) }}
+
+// maxScratch is the most that is kept, in components: 16 MiB.
+const maxScratch = 4 << 20
+
+// release wipes what the filler has collected.
+func (f *filler) release() {
+	clear(f.vectors[:cap(f.vectors)])
+	if cap(f.vectors) > 0 && cap(f.vectors) <= maxScratch {
+		block := f.vectors[:0]
+		scratch.Put(&block)
+	}
+	f.vectors = nil
 }
 
 // put adds or replaces a row. Callers hold mu for writing.

@@ -10,15 +10,22 @@ import (
 	"forgettable.dev/memd/shred"
 )
 
-// reveal opens the candidates of a search.
-func (s *Service) reveal(ctx context.Context, db pg.DB, k *shred.Keys, scopes []memd.Scope, hits []candidate, vectors bool) ([]Hit, error) {
+// reveal opens the candidates of a search. The database is asked only for the
+// names of sessions that this process has not met yet.
+func (s *Service) reveal(ctx context.Context, k *shred.Keys, scopes []memd.Scope, hits []candidate, vectors bool) ([]Hit, error) {
 	var all []memd.Contribution
 	for i := range hits {
 		all = append(all, firstSessions(hits[i].entry.contributions)...)
 	}
-	names, err := s.Directory.SessionIDs(ctx, db, k, all)
-	if err != nil {
-		return nil, err
+	names, complete := s.Directory.KnownSessionIDs(k, all)
+	if !complete {
+		err := s.Pool.With(ctx, func(db pg.DB) (err error) {
+			names, err = s.Directory.SessionIDs(ctx, db, k, all)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	out := make([]Hit, len(hits))
 	for i := range hits {
@@ -78,7 +85,7 @@ func (s *Service) opened(k *shred.Keys, scope memd.Scope, f *fetched, names map[
 	}
 	m := Memory{
 		ID: f.id, Scope: scope, Kind: f.kind, Text: c.text, Metadata: c.metadata, Version: f.version,
-		CreatedAt: f.createdAt.UTC(), UpdatedAt: f.updatedAt.UTC(), SourceTime: timeOf(f.sourceTime), ExpiresAt: timeOf(f.expiresAt),
+		CreatedAt: f.createdAt.UTC(), UpdatedAt: f.updatedAt.UTC(), SourceTime: f.sourceTime, ExpiresAt: f.expiresAt,
 	}
 	if c.unit != nil {
 		m.Vector = scaled(c.unit, c.norm)

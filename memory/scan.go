@@ -130,6 +130,7 @@ type scanner struct {
 
 	hides  []memd.Contribution
 	buffer []float32
+	opened []byte
 	seen   int
 	bytes  int64
 }
@@ -151,7 +152,7 @@ func (c *scanner) row(m *fetched) error {
 			return nil
 		}
 	}
-	if m.dimension != len(c.query) || m.expiresAt != nil && !m.expiresAt.After(c.now) {
+	if m.dimension != len(c.query) || !m.expiresAt.IsZero() && !m.expiresAt.After(c.now) {
 		return nil
 	}
 	e := entryOf(m)
@@ -167,10 +168,12 @@ func (c *scanner) row(m *fetched) error {
 	if !c.sel.matches(&e) {
 		return nil
 	}
-	if c.buffer, e.norm, err = m.openVector(c.k, s, c.buffer[:0]); err != nil {
+	if c.buffer, e.norm, err = m.openVector(c.k, s, c.buffer[:0], &c.opened); err != nil {
 		return err
 	}
 	if score := vek32.Dot(c.query, c.buffer); c.top.wants(score) {
+		e.text, e.metadata = m.kept()
+		e.contributions = slices.Clone(e.contributions)
 		c.top.offer(candidate{scope: c.scope, owner: m.owner, score: score, entry: e, vector: c.top.keep(c.buffer)})
 	}
 	return nil
@@ -182,10 +185,10 @@ func entryOf(m *fetched) entry {
 	e := entry{
 		id: m.id, version: m.version, kind: m.kind, month: m.month, format: m.format, dimension: int16(m.dimension),
 		contributions: m.contributions, text: m.text, metadata: m.metadata,
-		spoken: m.spoken().UnixMicro(), sourced: m.sourceTime != nil,
+		spoken: m.spoken().UnixMicro(), sourced: !m.sourceTime.IsZero(),
 		created: m.createdAt.UnixMicro(), updated: m.updatedAt.UnixMicro(),
 	}
-	if m.expiresAt != nil {
+	if !m.expiresAt.IsZero() {
 		e.expires = m.expiresAt.UnixMicro()
 	}
 	return e

@@ -35,7 +35,7 @@ func seal(k *shred.Keys, owner memd.Number, id uuid.UUID, m memd.Month, cs []mem
 	var vector, metadata []byte
 	if c.unit != nil {
 		vector = encodeVector(c.unit, c.norm, f)
-		if out.vector, err = s.Seal(vector, shred.AADMemoryVector(k.Tenant(), owner, id)); err != nil {
+		if out.vector, err = s.SealFast(vector, shred.AADMemoryVector(k.Tenant(), owner, id)); err != nil {
 			return out, fmt.Errorf("sealing a vector: %w", err)
 		}
 	}
@@ -89,7 +89,7 @@ func (r *stored) open(k *shred.Keys, vector bool) (content, error) {
 		}
 	}
 	if vector && r.vector != nil {
-		if c.unit, c.norm, err = r.openVector(k, s, make([]float32, 0, r.dimension)); err != nil {
+		if c.unit, c.norm, err = r.openVector(k, s, make([]float32, 0, r.dimension), new([]byte)); err != nil {
 			return c, err
 		}
 	}
@@ -122,9 +122,13 @@ func (r *stored) hashMetadata(k *shred.Keys, s *shred.Sealer) ([]uint64, error) 
 	return out, nil
 }
 
-// openVector appends the unit vector to dst.
-func (r *stored) openVector(k *shred.Keys, s *shred.Sealer, dst []float32) ([]float32, float32, error) {
-	b, err := s.Open(r.vector, shred.AADMemoryVector(k.Tenant(), r.owner, r.id))
+// openVector appends the unit vector to dst. It opens it in buffer, which grows
+// as needed and is left wiped.
+func (r *stored) openVector(k *shred.Keys, s *shred.Sealer, dst []float32, buffer *[]byte) ([]float32, float32, error) {
+	if cap(*buffer) < len(r.vector) {
+		*buffer = make([]byte, 0, len(r.vector))
+	}
+	b, err := s.OpenIn(*buffer, r.vector, shred.AADMemoryVector(k.Tenant(), r.owner, r.id))
 	if err != nil {
 		return dst, 0, fmt.Errorf("opening a vector: %w", err)
 	}

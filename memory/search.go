@@ -8,7 +8,6 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/embed"
-	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/shred"
 )
@@ -160,13 +159,8 @@ func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []
 	if len(hits) == 0 {
 		return Result{}, nil
 	}
-	var out Result
-	err := s.Pool.With(ctx, func(db pg.DB) error {
-		var err error
-		out.Hits, err = s.reveal(ctx, db, k, scopes, hits, top.vectors)
-		return err
-	})
-	return out, err
+	revealed, err := s.reveal(ctx, k, scopes, hits, top.vectors)
+	return Result{Hits: revealed}, err
 }
 
 func micro(t int64) time.Time {

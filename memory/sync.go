@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
@@ -32,18 +32,18 @@ WITH w AS MATERIALIZED (
       coalesce((SELECT l.subject_no FROM memd.live_subjects l WHERE l.tenant_no = @tenant AND l.user_ref = u.ref), 0) AS subject_no
     FROM unnest(@refs::bytea[], @known::bigint[], @since::bigint[]) WITH ORDINALITY AS u (ref, known, since, ord)
     OFFSET 0) s)
-SELECT w.ord, true, w.epoch, w.state, w.subject_no,
+SELECT w.ord, true AS head, w.epoch, w.state, w.subject_no,
   pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
   (SELECT count(*) FROM pg_snapshot_xip(pg_current_snapshot())),
   ARRAY(SELECT unnest(ARRAY[h.contributor_no, h.contributor_session]) FROM memd.hidden_contributions h
         WHERE h.tenant_no = @tenant AND h.owner_no = w.subject_no AND h.changed_xid >= w.since),
   ARRAY(SELECT x.memory_id FROM memd.deleted_memories x
         WHERE w.same AND x.tenant_no = @tenant AND x.owner_no = w.subject_no AND x.changed_xid >= w.since),
-  '00000000-0000-0000-0000-000000000000'::uuid, 0, 0, NULL::bigint[], 0::smallint, 0, NULL::timestamptz, 'epoch'::timestamptz, 'epoch'::timestamptz,
-  NULL::timestamptz, 0, 0::smallint, 0::smallint, NULL::bytea, NULL::bytea, NULL::bytea
+  NULL::bigint, NULL::uuid, NULL::bigint, NULL::bigint, NULL::bigint[], NULL::smallint, NULL::int, NULL::timestamptz, NULL::timestamptz,
+  NULL::timestamptz, NULL::timestamptz, NULL::bigint, NULL::smallint, NULL::smallint, NULL::bytea, NULL::bytea, NULL::bytea
 FROM w
 UNION ALL
-SELECT w.ord, false, 0, 0::smallint, w.subject_no, 0, 0, 0, NULL, NULL,
+SELECT w.ord, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, w.subject_no,
   m.memory_id, m.contributor_no, m.contributor_session, m.more, m.kind, m.month, m.source_time, m.created_at, m.updated_at,
   m.expires_at, m.version, m.dimension, m.vector_format, m.sealed_text, m.sealed_vector, m.sealed_metadata
 FROM w CROSS JOIN LATERAL (
@@ -78,15 +78,15 @@ func (h header) fenced() bool { return h.fence == 1 || h.fence == 2 }
 // fetched is one memory as sync reads it.
 type fetched struct {
 	stored
-	sourceTime, expiresAt *time.Time
+	sourceTime, expiresAt time.Time // zero: none
 	createdAt, updatedAt  time.Time
 	version               int64
 }
 
 // spoken is the time that time filters look at.
 func (f *fetched) spoken() time.Time {
-	if f.sourceTime != nil {
-		return *f.sourceTime
+	if !f.sourceTime.IsZero() {
+		return f.sourceTime
 	}
 	return f.createdAt
 }
@@ -101,8 +101,8 @@ type asked struct {
 
 // sink takes what a sync found about one scope. begin comes first, with what is
 // hidden from the scope and what was deleted from it, and says whether the rows
-// are wanted. A row is the sink's only until it returns: its vector is the
-// driver's memory.
+// are wanted. A row is the sink's only until it returns: its sealed columns and
+// its contributions are memory that the next row overwrites.
 type sink interface {
 	begin(h header, hides []memd.Contribution, deleted []uuid.UUID) (wanted bool, err error)
 	row(f *fetched) error
@@ -119,25 +119,25 @@ func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, scopes []asked, s
 		return fmt.Errorf("reading a scope: %w", err)
 	}
 	defer rows.Close()
+	for _, f := range rows.FieldDescriptions() {
+		if f.Format != pgx.BinaryFormatCode {
+			return errFormat
+		}
+	}
 	begun, wanted := make([]bool, len(scopes)), make([]bool, len(scopes))
 	var r syncRow
-	targets := r.targets()
 	for rows.Next() {
-		r.fetched = fetched{}
-		if err := rows.Scan(targets...); err != nil {
-			return fmt.Errorf("reading a scope: %w", err)
+		if err := r.read(rows); err != nil {
+			return err
 		}
 		i := r.ord - 1
 		switch {
 		case r.head:
 			begun[i] = true
-			wanted[i], err = sinks[i].begin(r.header, contributionPairs(r.hides), r.deleted)
+			wanted[i], err = sinks[i].begin(r.header, r.hides, r.deleted)
 		case !begun[i]:
 			err = errOrder
 		case wanted[i]:
-			r.owner = r.header.subject
-			r.contributions = contributionsOf(r.first, r.more)
-			r.vector = r.borrowed
 			err = sinks[i].row(&r.fetched)
 		}
 		if err != nil {
@@ -150,38 +150,6 @@ func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, scopes []asked, s
 	return nil
 }
 
+var errFormat = errors.New("reading a scope: the connection does not answer in the binary format")
+
 var errOrder = errors.New("reading a scope: the database gave a memory before the head of its scope")
-
-// syncRow is where a row of sqlSync is scanned into, over and over.
-type syncRow struct {
-	ord    int
-	head   bool
-	header header
-
-	hides   []int64
-	deleted []uuid.UUID
-
-	fetched
-	first    memd.Contribution
-	more     []int64
-	borrowed pgtype.DriverBytes // until the next row
-}
-
-func (r *syncRow) targets() []any {
-	return []any{
-		&r.ord, &r.head, &r.header.epoch, &r.header.fence, &r.header.subject, &r.header.snap.xmin, &r.header.snap.xmax, &r.header.snap.running,
-		&r.hides, &r.deleted,
-		// As an array, because uuid.UUID would be scanned through its text.
-		(*[16]byte)(&r.id), &r.first.Subject, &r.first.Session, &r.more, (*int16)(&r.kind), (*int32)(&r.month), &r.sourceTime, &r.createdAt, &r.updatedAt,
-		&r.expiresAt, &r.version, &r.dimension, (*int16)(&r.format), &r.text, &r.borrowed, &r.metadata,
-	}
-}
-
-// contributionPairs reads an array of subject, session, subject, session.
-func contributionPairs(flat []int64) []memd.Contribution {
-	out := make([]memd.Contribution, 0, len(flat)/2)
-	for i := 0; i+1 < len(flat); i += 2 {
-		out = append(out, memd.Contribution{Subject: memd.Number(flat[i]), Session: memd.Number(flat[i+1])})
-	}
-	return out
-}

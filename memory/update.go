@@ -64,11 +64,11 @@ func (s *Service) Update(ctx context.Context, t Tenant, scope memd.Scope, id uui
 	var out Memory
 	err = s.again(ctx, t, func(k *shred.Keys) ([]memd.Ref, error) {
 		p := plan([]Row{{Scope: scope, Sources: c.Sources, SourceTime: timeOf(c.SourceTime)}})
-		return p.refs(k), s.Pool.With(ctx, func(db pg.DB) error {
-			var err error
+		err := s.Pool.With(ctx, func(db pg.DB) (err error) {
 			out, err = s.update(ctx, db, k, t, scope, id, &c, p, replaced, now)
 			return err
 		})
+		return p.refs(k, err), err
 	})
 	if err == nil {
 		s.OnChange("updated", 1)
@@ -157,7 +157,7 @@ func (s *Service) update(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 	if err != nil {
 		return Memory{}, err
 	}
-	d := draft{stored: f.stored, sources: drawn.lineage, sourceTime: timeOf(f.sourceTime), expiresAt: timeOf(f.expiresAt)}
+	d := draft{stored: f.stored, sources: drawn.lineage, sourceTime: f.sourceTime, expiresAt: f.expiresAt}
 	if d.contributions, err = closure(append(drawn.contributions, f.contributions...)); err != nil {
 		return Memory{}, err
 	}

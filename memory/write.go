@@ -17,32 +17,6 @@ const sqlEnter = `SELECT memd.enter(@tenant, @subjects::bigint[])`
 
 const sqlCheckSources = `SELECT memd.check_sources(@tenant, @ids::uuid[], @versions::bigint[])`
 
-// A derived row that is there already stays: only Update changes it, because
-// its contributions may only grow.
-const sqlInsertMemories = `
-INSERT INTO memd.memories AS m (tenant_no, memory_id, owner_no, kind, month, contributor_no, contributor_session,
-  more_contributions, source_time, created_at, updated_at, expires_at, dimension, vector_format,
-  content_digest, sealed_text, sealed_vector, sealed_metadata)
-SELECT @tenant, r.memory_id, r.owner_no, r.kind, r.month, r.contributor_no, r.contributor_session,
-  r.more, r.source_time, @now, @now, r.expires_at, r.dimension, r.format,
-  r.digest, r.text, r.vector, r.metadata
-FROM unnest(@ids::uuid[], @owners::bigint[], @kinds::smallint[], @months::int[], @contributors::bigint[],
-  @sessions::bigint[], @more::smallint[], @source_times::timestamptz[], @expiries::timestamptz[],
-  @dimensions::smallint[], @formats::smallint[], @digests::bytea[], @texts::bytea[], @vectors::bytea[], @metadata::bytea[])
-  AS r (memory_id, owner_no, kind, month, contributor_no, contributor_session, more, source_time, expires_at,
-        dimension, format, digest, text, vector, metadata)
-WHERE NOT EXISTS (SELECT FROM memd.dead_memories d WHERE d.tenant_no = @tenant AND d.ref = uuid_send(r.memory_id))
-ORDER BY r.memory_id
-ON CONFLICT (tenant_no, memory_id) DO UPDATE SET
-  kind = excluded.kind, month = excluded.month, source_time = excluded.source_time, updated_at = excluded.updated_at,
-  expires_at = excluded.expires_at, dimension = excluded.dimension, vector_format = excluded.vector_format,
-  content_digest = excluded.content_digest, sealed_text = excluded.sealed_text,
-  sealed_vector = excluded.sealed_vector, sealed_metadata = excluded.sealed_metadata
-WHERE NOT m.edited AND m.content_digest <> excluded.content_digest AND excluded.month <= m.month
-  AND m.more_contributions = 0 AND excluded.more_contributions = 0
-  AND m.owner_no = excluded.owner_no
-  AND m.contributor_no = excluded.contributor_no AND m.contributor_session = excluded.contributor_session`
-
 // Contributions and sources go with rows that this transaction made.
 const sqlInsertContributions = `
 INSERT INTO memd.memory_contributions (tenant_no, memory_id, contributor_no, contributor_session)
@@ -68,29 +42,36 @@ FROM memd.memories WHERE tenant_no = @tenant AND memory_id = ANY (@ids)`
 
 // write stores drafts in one round trip, which is one transaction: enter (the
 // locks, before any row is touched), check the sources, insert.
+//
+// Rows that are new, and alone, need no enter: nobody can wait for them, so the
+// guard's own locks do.
 func write(ctx context.Context, db pg.DB, tenant memd.TenantNo, drafts []draft, now time.Time) ([]Added, error) {
 	subjects := map[memd.Number]bool{}
-	events := false
+	events, lineage := false, false
 	for i := range drafts {
-		subjects[drafts[i].owner] = true
-		for _, c := range drafts[i].contributions {
+		d := &drafts[i]
+		subjects[d.owner] = true
+		for _, c := range d.contributions {
 			subjects[c.Subject] = true
 		}
-		events = events || drafts[i].event
+		events = events || d.event
+		lineage = lineage || len(d.contributions) > 1 || len(d.sources) > 0
 	}
 	if len(subjects) > memd.MaxSubjects {
 		return nil, invalid("rows", "touch more than %d users and shared scopes; split the batch", memd.MaxSubjects)
 	}
-	var b pgx.Batch
-	queueEnter(&b, tenant, subjects)
-	queueSources(&b, tenant, drafts)
-	b.Queue(sqlInsertMemories, insertArgs(tenant, drafts, now))
-	queueLineage(&b, tenant, drafts)
-
 	out := make([]Added, len(drafts))
 	for i := range drafts {
 		out[i] = Added{ID: drafts[i].id, Version: 1, Status: StatusCreated}
 	}
+	if !events && !lineage {
+		return out, insert(ctx, db, tenant, drafts, now)
+	}
+	var b pgx.Batch
+	queueEnter(&b, tenant, subjects)
+	queueSources(&b, tenant, drafts)
+	b.Queue(sqlUpsertMemories, insertArgs(tenant, drafts, now))
+	queueLineage(&b, tenant, drafts)
 	if events {
 		queueOutcome(&b, tenant, drafts, out)
 	}
@@ -194,31 +175,4 @@ func queueOutcome(b *pgx.Batch, tenant memd.TenantNo, drafts []draft, out []Adde
 		})
 		return err
 	})
-}
-
-func insertArgs(tenant memd.TenantNo, drafts []draft, now time.Time) pg.Args {
-	n := len(drafts)
-	var (
-		ids                               = make([]uuid.UUID, n)
-		owners, contributors, sessions    = make([]memd.Number, n), make([]memd.Number, n), make([]memd.Number, n)
-		kinds, more, dimensions, formats  = make([]int16, n), make([]int16, n), make([]int16, n), make([]int16, n)
-		months                            = make([]memd.Month, n)
-		sourceTimes, expiries             = make([]*time.Time, n), make([]*time.Time, n)
-		digests, texts, vectors, metadata = make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
-	)
-	for i := range drafts {
-		d := &drafts[i]
-		ids[i], owners[i], kinds[i], months[i] = d.id, d.owner, int16(d.kind), d.month
-		contributors[i], sessions[i] = d.contributions[0].Subject, d.contributions[0].Session
-		more[i] = int16(len(d.contributions) - 1)
-		sourceTimes[i], expiries[i] = optional(d.sourceTime), optional(d.expiresAt)
-		dimensions[i], formats[i] = int16(d.dimension), int16(d.format)
-		digests[i], texts[i], vectors[i], metadata[i] = d.digest, d.text, d.vector, d.metadata
-	}
-	return pg.Args{
-		"tenant": tenant, "now": now, "ids": ids, "owners": owners, "kinds": kinds, "months": months,
-		"contributors": contributors, "sessions": sessions, "more": more, "source_times": sourceTimes,
-		"expiries": expiries, "dimensions": dimensions, "formats": formats, "digests": digests,
-		"texts": texts, "vectors": vectors, "metadata": metadata,
-	}
 }

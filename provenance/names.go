@@ -66,6 +66,23 @@ func (d *Directory) Scopes(ctx context.Context, db pg.DB, k Keys, subjects []mem
 	return out, nil
 }
 
+// KnownSessionIDs is SessionIDs of what this process has in memory, and says
+// whether that is all.
+func (d *Directory) KnownSessionIDs(k Keys, cs []memd.Contribution) (ids map[memd.Contribution]string, complete bool) {
+	ids = make(map[memd.Contribution]string, 1)
+	for _, c := range cs {
+		if _, ok := ids[c]; ok || c.Session == memd.OwnScope {
+			continue
+		}
+		n, ok := d.name(nameKey{k.Tenant(), c.Subject, c.Session})
+		if !ok {
+			return nil, false
+		}
+		ids[c] = n.id
+	}
+	return ids, true
+}
+
 // SessionIDs returns the session id behind each contribution. Own scopes and
 // forgotten sessions are missing from the answer.
 func (d *Directory) SessionIDs(ctx context.Context, db pg.DB, k Keys, cs []memd.Contribution) (map[memd.Contribution]string, error) {

@@ -1,6 +1,8 @@
 package shred
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -39,7 +41,7 @@ const (
 // Its key bytes go with the last reference to it: Go's AES keeps its key
 // schedule where nobody can overwrite it.
 type Sealer struct {
-	aead    *subtle.AESGCM
+	aead    cipher.AEAD
 	digest  Key
 	dropped *atomic.Bool
 }
@@ -62,7 +64,11 @@ func newSealer(secret []byte, purpose string, dropped *atomic.Bool) (*Sealer, er
 		return nil, fmt.Errorf("expanding the digest key of %s: %w", purpose, err)
 	}
 	defer clear(digest)
-	aead, err := subtle.NewAESGCM(key)
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("setting up the cipher of %s: %w", purpose, err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the cipher of %s: %w", purpose, err)
 	}
@@ -102,23 +108,22 @@ func (s *Sealer) seal(plaintext, aad []byte, compressFrom int) ([]byte, error) {
 		content = append(content, plaintext...)
 	}
 	defer clear(content)
-	sealed, err := s.aead.Encrypt(content, aad)
-	if err != nil {
-		// The cipher's own words are dropped: they tell lengths at most, and
-		// nothing that a caller could act on.
-		return nil, corrupt("sealing a value")
-	}
-	return sealed, nil
+	return s.aead.Seal(make([]byte, 0, len(content)+s.aead.Overhead()), nil, content, aad), nil
 }
 
 // Open returns what was sealed. It returns memd.ErrCorrupt when the value, the
 // key or the associated data is another than at sealing, and memd.ErrStale
 // after Keys.Drop.
-func (s *Sealer) Open(sealed, aad []byte) ([]byte, error) {
+func (s *Sealer) Open(sealed, aad []byte) ([]byte, error) { return s.OpenIn(nil, sealed, aad) }
+
+// OpenIn is Open into the caller's memory, as far as that reaches: what is
+// returned may begin anywhere in it. Whoever opens many values wipes and
+// reuses one buffer.
+func (s *Sealer) OpenIn(buffer, sealed, aad []byte) ([]byte, error) {
 	if s.dropped.Load() {
 		return nil, memd.ErrStale
 	}
-	content, err := s.aead.Decrypt(sealed, aad)
+	content, err := s.aead.Open(buffer[:0], nil, sealed, aad)
 	if err != nil || len(content) == 0 {
 		return nil, corrupt("opening a sealed value")
 	}
