@@ -19,6 +19,7 @@ import (
 func TestService_Search_refuses(t *testing.T) {
 	b := setup(t)
 	for name, q := range map[string]memory.Query{
+		"nothing":                 {Scope: user("ada"), TopK: 1},
 		"another dimension":       {Scope: user("ada"), Vector: []float32{1, 2, 3}, TopK: 1},
 		"a text without embedder": {Scope: user("ada"), Text: "tea", TopK: 1},
 		"a zero vector":           {Scope: user("ada"), Vector: make([]float32, 4), TopK: 1},

@@ -213,7 +213,6 @@ func TestValidation_SearchAndUpdate(t *testing.T) {
 	}{
 		"a search":                {search(&memdv1.SearchRequest{Scope: alice, Text: "tea", TopK: 1000, MinScore: new(float32(-1))}), ""},
 		"without scope":           {search(&memdv1.SearchRequest{Text: "tea"}), "scope"},
-		"for nothing":             {search(&memdv1.SearchRequest{Scope: alice}), "request"},
 		"for too many":            {search(&memdv1.SearchRequest{Scope: alice, Text: "tea", TopK: 1001}), "top_k"},
 		"for less than none":      {search(&memdv1.SearchRequest{Scope: alice, Text: "tea", TopK: -1}), "top_k"},
 		"above the largest score": {search(&memdv1.SearchRequest{Scope: alice, Text: "tea", MinScore: new(float32(1.01))}), "min_score"},
@@ -223,8 +222,6 @@ func TestValidation_SearchAndUpdate(t *testing.T) {
 			SourceTime: &memdv1.TimeRange{From: noon}}}), ""},
 		"for no kind": {search(&memdv1.SearchRequest{Scope: alice, Text: "tea", Filter: &memdv1.Filter{
 			Kinds: []memdv1.Kind{0}}}), "filter.kinds[0]"},
-		"for sessions of nobody": {search(&memdv1.SearchRequest{Scope: shared("app"), Text: "tea", Filter: &memdv1.Filter{
-			SessionIds: []string{"s"}}}), "request"},
 		"an update":         {update(&memdv1.UpdateRequest{Scope: alice, MemoryId: id, ExpectedVersion: 1, Text: "tea"}), ""},
 		"of no version":     {update(&memdv1.UpdateRequest{Scope: alice, MemoryId: id, Text: "tea"}), "expected_version"},
 		"of no row":         {update(&memdv1.UpdateRequest{Scope: alice, ExpectedVersion: 1, Text: "tea"}), "memory_id"},

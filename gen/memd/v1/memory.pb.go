@@ -1355,7 +1355,7 @@ const file_memd_v1_memory_proto_rawDesc = "" +
 	"\tAddResult\x12\x1b\n" +
 	"\tmemory_id\x18\x01 \x01(\tR\bmemoryId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12*\n" +
-	"\x06status\x18\x03 \x01(\x0e2\x12.memd.v1.AddStatusR\x06status\"\xb9\x04\n" +
+	"\x06status\x18\x03 \x01(\x0e2\x12.memd.v1.AddStatusR\x06status\"\xda\x02\n" +
 	"\rSearchRequest\x12,\n" +
 	"\x05scope\x18\x01 \x01(\v2\x0e.memd.v1.ScopeB\x06\xbaH\x03\xc8\x01\x01R\x05scope\x12\x1d\n" +
 	"\x04text\x18\x02 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10R\x04text\x12!\n" +
@@ -1367,9 +1367,7 @@ const file_memd_v1_memory_proto_rawDesc = "" +
 	"\x1d\x00\x00\x80?-\x00\x00\x80\xbfH\x00R\bminScore\x88\x01\x01\x12'\n" +
 	"\x06filter\x18\x06 \x01(\v2\x0f.memd.v1.FilterR\x06filter\x12%\n" +
 	"\x0einclude_shared\x18\a \x01(\bR\rincludeShared\x12'\n" +
-	"\x0finclude_vectors\x18\b \x01(\bR\x0eincludeVectors:\xdc\x01\xbaH\xd8\x01\x1aU\n" +
-	"\fsearch.query\x12\x1atext or vector is required\x1a)this.text != '' || this.vector.size() > 0\x1a\x7f\n" +
-	"\x0fsearch.sessions\x12,filter.session_ids belongs to a user's scope\x1a>!has(this.scope.shared) || this.filter.session_ids.size() == 0B\f\n" +
+	"\x0finclude_vectors\x18\b \x01(\bR\x0eincludeVectorsB\f\n" +
 	"\n" +
 	"_min_score\"J\n" +
 	"\x0eSearchResponse\x12 \n" +
