@@ -15,7 +15,7 @@ import (
 // Bounds of what is drawn. Words of every row are candidates as long as there is
 // room, so that a copy of any row is found and not only one of the most telling.
 const (
-	wordsPerRow   = 3
+	wordsPerRow   = 8
 	maxCandidates = 8192
 	maxUnique     = 1024
 	maxShared     = 128

@@ -157,9 +157,11 @@ func newSearch(key *[32]byte, d *drawn) *search {
 	return s
 }
 
-// look judges one row. A telling word, two words, or the same sealed bytes make
-// a copy of it; a single ordinary word may be a coincidence, and a person has to
-// look. The same goes for what others said before.
+// look judges one row. A number or the like, several words together, or the same
+// sealed bytes make a copy of it. One or two ordinary words may be a coincidence:
+// users of one app speak of the same things, and an erasure must not be held up
+// by what somebody else says meanwhile. Then a person has to look, as with what
+// others said before.
 func (s *search) look(r *row, o *opened, st standing) {
 	if st == kin {
 		return
@@ -174,9 +176,9 @@ func (s *search) look(r *row, o *opened, st standing) {
 		}
 	}
 	switch {
-	case strong || unique > 1:
+	case strong || unique >= manyWords:
 		s.copied.add(r.name)
-	case unique == 1:
+	case unique > 0:
 		s.hinted.add(r.name)
 	}
 	for _, u := range s.d.Vectors {
@@ -188,7 +190,7 @@ func (s *search) look(r *row, o *opened, st standing) {
 	for _, u := range s.d.SharedVectors {
 		shared = shared || alike(u, o.unit)
 	}
-	if shared && !strong && unique < 2 {
+	if shared && !strong && unique < manyWords {
 		s.shared.add(r.name)
 	}
 }

@@ -71,8 +71,23 @@ func TestVerifier_OrdinaryWordIsForReview(t *testing.T) {
 	own := s.add(said("jonas", "j2", "My daughter paints."))[0]
 	x.whole()
 	got := x.verify()
+	// Named, and no reason to hold up the erasure: Jonas has a daughter too.
 	got.want(t, "unique_probes review hits_elsewhere")
 	if want := []memd.RowRef{{Table: "memories", ID: own.String()}}; !cmp.Equal(got["unique_probes"].Rows, want) {
+		t.Errorf("named %v, want %v", got["unique_probes"].Rows, want)
+	}
+}
+
+// Many ordinary words together are no coincidence.
+func TestVerifier_ManyWordsTogether(t *testing.T) {
+	s := setup(t)
+	s.add(said("mara", "s1", "My daughter wheezes at night and needs the inhaler in winter."), said("jonas", "j1", "I like plain weather."))
+	x := s.accept("mara")
+	planted := s.add(said("jonas", "j2", "The daughter wheezes in winter."))[0]
+	x.whole()
+	got := x.verify()
+	got.want(t, "unique_probes fail hits_elsewhere")
+	if want := []memd.RowRef{{Table: "memories", ID: planted.String()}}; !cmp.Equal(got["unique_probes"].Rows, want) {
 		t.Errorf("named %v, want %v", got["unique_probes"].Rows, want)
 	}
 }

@@ -20,8 +20,9 @@ const (
 	maxWord   = 64
 	minLetter = 5 // of a word without a digit
 	// strongWord is the length from which a word without a digit is telling all
-	// by itself.
-	strongWord = 12
+	// by itself, and manyWords how many others are together.
+	strongWord = 16
+	manyWords  = 3
 )
 
 // hash stands for a word under a job's key. A prefix MAC: key and word fit one
