@@ -75,7 +75,7 @@ func TestRules_Matrix(t *testing.T) {
 			return role == auth.Agent && tenant != auth.Installation
 		case procedure == "/memd.v1.SessionService/DeleteSession":
 			return (role == auth.Agent || role == auth.Eraser) && tenant != auth.Installation
-		case strings.HasPrefix(procedure, "/memd.v1.SessionService/"):
+		case strings.HasPrefix(procedure, "/memd.v1.SessionService/"), strings.HasPrefix(procedure, "/memd.v1.ArtifactService/"):
 			return role == auth.Agent && tenant != auth.Installation
 		case procedure == erasure+"ForgetUser", procedure == erasure+"ForgetSession":
 			return role == auth.Eraser && tenant != auth.Installation

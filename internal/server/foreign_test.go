@@ -5,8 +5,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
@@ -15,7 +18,7 @@ import (
 
 // names are the ids that a caller can paste into a request.
 type names struct {
-	app, user, session, memory, event, request, tenant, apiKey string
+	app, user, session, memory, event, request, tenant, apiKey, hold string
 }
 
 // foreign holds, for each procedure that takes somebody's id, requests with
@@ -71,11 +74,52 @@ var foreign = map[string][]string{
 	"SessionService/DeleteSession": {`{"app":"$app","userId":"$user","sessionId":"$session","requestId":"$own"}`},
 	"ErasureService/ForgetUser":    {`{"app":"$app","userId":"$user","requestId":"$own"}`},
 	"ErasureService/ForgetSession": {`{"app":"$app","userId":"$user","sessionId":"$session","requestId":"$own"}`},
-	"AdminService/GetTenant":       {`{"name":"$tenant"}`},
-	"AdminService/SetPolicy":       {`{"tenant":"$tenant","policy":{"index":"INDEX_MODE_SEALED"}}`},
-	"AdminService/CreateApiKey":    {`{"tenant":"$tenant","name":"k","roles":["ROLE_AGENT"]}`},
-	"AdminService/ListApiKeys":     {`{"tenant":"$tenant"}`},
-	"AdminService/RevokeApiKey":    {`{"keyId":"$key"}`},
+	"ErasureService/DryRun": {
+		`{"app":"$app","userId":"$user"}`,
+		`{"app":"$app","userId":"$user","sessionId":"$session"}`,
+		`{"tenant":"$tenant"}`,
+	},
+	"ErasureService/GetErasure":    {`{"requestId":"$request"}`},
+	"ErasureService/GetReceipt":    {`{"requestId":"$request"}`},
+	"ErasureService/VerifyErasure": {`{"requestId":"$request"}`},
+	"ErasureService/WatchErasure":  {`{"requestId":"$request"}`},
+	"ErasureService/Hold":          {`{"holdId":"$own","app":"$app","userId":"$user","reason":"a dispute"}`},
+	"ErasureService/ReleaseHold":   {`{"holdId":"$hold"}`},
+	"ErasureService/ListHolds":     {`{"released":true}`},
+	"ErasureService/ListErasures":  {`{"states":["ERASURE_STATE_RUNNING"]}`},
+	// A tenant's own key may not, whichever tenant it names.
+	"ErasureService/DeleteTenant": {`{"tenant":"$tenant","confirmDisplayName":"","requestId":"$own"}`},
+	"ArtifactService/SaveArtifactInline": {
+		// Whose version it becomes says how many there were.
+		`{"header":{"owner":{"app":"$app","userId":"$user","sessionId":"$session"},"name":"report.txt"},"data":"dGVh"}`,
+	},
+	"ArtifactService/SaveArtifact": {
+		`{"header":{"owner":{"app":"$app","userId":"$user"},"name":"user:photo.png"}}`,
+	},
+	"ArtifactService/LoadArtifact": {
+		`{"owner":{"app":"$app","userId":"$user","sessionId":"$session"},"name":"report.txt"}`,
+		`{"owner":{"app":"$app","userId":"own","sessionId":"$session"},"name":"report.txt"}`,
+	},
+	"ArtifactService/LoadArtifactInline": {
+		`{"load":{"owner":{"app":"$app","userId":"$user","sessionId":"$session"},"name":"report.txt"}}`,
+		`{"load":{"owner":{"app":"$app","userId":"$user"},"name":"user:photo.png"}}`,
+	},
+	"ArtifactService/ListArtifacts": {
+		`{"owner":{"app":"$app","userId":"$user","sessionId":"$session"}}`,
+		`{"owner":{"app":"$app","userId":"$user"}}`,
+	},
+	"ArtifactService/ListArtifactVersions": {`{"owner":{"app":"$app","userId":"$user","sessionId":"$session"},"name":"report.txt"}`},
+	"ArtifactService/GetArtifactVersion":   {`{"owner":{"app":"$app","userId":"$user","sessionId":"$session"},"name":"report.txt"}`},
+	"ArtifactService/DeleteArtifact":       {`{"owner":{"app":"$app","userId":"$user","sessionId":"$session"},"name":"report.txt","allVersions":true}`},
+	"TargetService/CreateTarget":           {`{"tenant":"$tenant","name":"archive","kind":"TARGET_KIND_RETENTION","retention":"86400s"}`},
+	"TargetService/ListTargets":            {`{"tenant":"$tenant"}`},
+	"TargetService/DeleteTarget":           {`{"tenant":"$tenant","name":"store"}`},
+	"TargetService/TestTarget":             {`{"tenant":"$tenant","name":"store"}`},
+	"AdminService/GetTenant":               {`{"name":"$tenant"}`},
+	"AdminService/SetPolicy":               {`{"tenant":"$tenant","policy":{"index":"INDEX_MODE_SEALED"}}`},
+	"AdminService/CreateApiKey":            {`{"tenant":"$tenant","name":"k","roles":["ROLE_AGENT"]}`},
+	"AdminService/ListApiKeys":             {`{"tenant":"$tenant"}`},
+	"AdminService/RevokeApiKey":            {`{"keyId":"$key"}`},
 	// A tenant's operator may make none, whatever it is called.
 	"AdminService/CreateTenant": {`{"name":"$tenant"}`},
 	// Takes no id.
@@ -84,12 +128,15 @@ var foreign = map[string][]string{
 
 func (n names) in(template string) string {
 	return strings.NewReplacer("$app", n.app, "$user", n.user, "$session", n.session, "$memory", n.memory,
-		"$event", n.event, "$request", n.request, "$tenant", n.tenant, "$key", n.apiKey, "$own", uuid.NewString()).Replace(template)
+		"$event", n.event, "$request", n.request, "$tenant", n.tenant, "$key", n.apiKey,
+		"$hold", n.hold, "$own", uuid.NewString()).Replace(template)
 }
 
 // differing is what two answers to the same question may differ in: ids made
-// for the caller, and times.
-var differing = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z`)
+// for the caller, times, what was asked for itself, whose turn it was, and the
+// spaces that the JSON library strews in.
+var differing = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z` +
+	`|"app": ?"\w+"|"salt": ?"[0-9a-f]+"|"took": ?"[0-9.]+s"|"keyEpoch": ?"\d+"|cryptoKeyVersions/\d+| `)
 
 // TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone asks every procedure about
 // another tenant's ids, and about ids that nobody has: the answers are the same
@@ -115,6 +162,19 @@ func TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	keep := memdv1connect.NewArtifactServiceClient(s.client(theirs))
+	for _, name := range []string{"report.txt", "user:photo.png"} {
+		if _, err := keep.SaveArtifactInline(t.Context(), &memdv1.SaveArtifactInlineRequest{Header: &memdv1.SaveArtifactHeader{
+			Owner: &memdv1.ArtifactOwner{App: "chat", UserId: "alice", SessionId: "s1"}, Name: name,
+		}, Data: []byte("tea")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := memdv1connect.NewTargetServiceClient(s.client(theirs)).CreateTarget(t.Context(), &memdv1.CreateTargetRequest{
+		Tenant: "acme", Name: "store", Kind: memdv1.TargetKind_TARGET_KIND_RETENTION, Retention: durationpb.New(24 * time.Hour),
+	}); err != nil {
+		t.Fatal(err)
+	}
 	common := raw(shared("chat"), "tea for all")
 	common.Impersonal = true
 	added, err := s.memory(theirs).Add(t.Context(), &memdv1.AddRequest{Rows: []*memdv1.Row{row, common}})
@@ -123,6 +183,10 @@ func TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone(t *testing.T) {
 	}
 	request := uuid.NewString()
 	if _, err := s.erasure(theirs).ForgetUser(t.Context(), &memdv1.ForgetUserRequest{App: "chat", UserId: "gone", RequestId: request}); err != nil {
+		t.Fatal(err)
+	}
+	hold := uuid.NewString()
+	if _, err := s.erasure(theirs).Hold(t.Context(), &memdv1.HoldRequest{HoldId: hold, App: "chat", UserId: "alice", Reason: "a dispute"}); err != nil {
 		t.Fatal(err)
 	}
 	census := func() string {
@@ -140,24 +204,29 @@ func TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone(t *testing.T) {
 		return out
 	}
 	before := census()
-	real := names{"chat", "alice", "s1", added.GetResults()[0].GetMemoryId(), "e1", request, "acme", theirKey.ID.String()}
+	real := names{"chat", "alice", "s1", added.GetResults()[0].GetMemoryId(), "e1", request, "acme", theirKey.ID.String(), hold}
 	shared := real
 	shared.memory = added.GetResults()[1].GetMemoryId()
-	none := names{"talk", "nobody", "s0", uuid.NewString(), "e0", uuid.NewString(), "initech", uuid.NewString()}
-	for _, procedure := range procedures() {
+	none := names{"talk", "nobody", "s0", uuid.NewString(), "e0", uuid.NewString(), "initech", uuid.NewString(), uuid.NewString()}
+	for _, method := range methods() {
+		procedure := "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
 		templates, ok := foreign[strings.TrimPrefix(procedure, "/memd.v1.")]
 		if !ok {
 			t.Errorf("%s has no requests here: add some with each id that it takes", procedure)
 		}
 		for _, template := range templates {
 			ask := func(n names) string {
-				status, answer := s.post(t, procedure, ours, "json", []byte(n.in(template)), false)
+				status, answer := s.post(t, procedure, ours, "json", []byte(n.in(template)), method.IsStreamingClient() || method.IsStreamingServer())
 				return http.StatusText(status) + " " + differing.ReplaceAllString(answer, "#")
 			}
 			want := ask(none)
-			for _, n := range []names{real, shared} {
-				if got := ask(n); got != want {
-					t.Errorf("%s %s tells another tenant's from none:\n%s\n%s", procedure, template, got, want)
+			asked := []names{real}
+			if strings.Contains(template, "$memory") {
+				asked = append(asked, shared)
+			}
+			for _, n := range asked {
+				if diff := cmp.Diff(want, ask(n)); diff != "" {
+					t.Errorf("%s %s tells another tenant's from none:\n%s", procedure, template, diff)
 				}
 			}
 			if strings.Contains(want, `"invalid_argument"`) {
