@@ -26,7 +26,7 @@ func Reasons() []string {
 // Words returns the words of a text, as a search sees them.
 func Words(text string) []string {
 	var out []string
-	eachWord([]byte(text), func(w []byte, _ bool) { out = append(out, string(w)) })
+	eachWord([]byte(text), func(w word) { out = append(out, string(w.text)) })
 	return out
 }
 
@@ -36,7 +36,7 @@ func Telling(text string, n int) []string {
 	eachWord([]byte(text), top.offer)
 	out := make([]string, len(top.words))
 	for i, w := range top.words {
-		out[i] = string(w.word)
+		out[i] = string(w.text)
 	}
 	return out
 }

@@ -39,6 +39,7 @@ type probe struct {
 // drawn is what is remembered of what goes, sealed under the job's leaf.
 type drawn struct {
 	Unique        []probe     `json:"unique"`
+	Filter        []byte      `json:"filter"` // of the words of Unique and Shared
 	Shared        []probe     `json:"shared"`
 	Vectors       [][]float32 `json:"vectors"`
 	SharedVectors [][]float32 `json:"shared_vectors"`
@@ -127,6 +128,7 @@ func (v *Verifier) wordKey(ctx context.Context, e *exam) (key [32]byte, err erro
 // candidate is a word or vector that may become a probe.
 type candidate struct {
 	probe
+	text      []byte // the word, until it is settled
 	unit      []float32
 	elsewhere int64
 }
@@ -135,31 +137,33 @@ type candidate struct {
 type candidates struct {
 	key     *[32]byte
 	words   []candidate
-	index   map[hash]int
+	index   wordIndex
 	vectors []candidate
 	nonces  []byte
 	missed  int64 // nonces that there was no room for
 }
 
 func newCandidates(key *[32]byte) *candidates {
-	return &candidates{key: key, index: map[hash]int{}}
+	return &candidates{key: key, index: newWordIndex(key)}
 }
 
 // take offers what a row says.
 func (c *candidates) take(r *row, o *opened) {
 	c.note(r)
+	if len(c.words) == maxCandidates && len(c.vectors) == maxVectors {
+		return
+	}
 	top := best{limit: wordsPerRow}
 	for _, text := range o.said {
 		eachWord(text, top.offer)
 	}
 	for _, w := range top.words {
-		h := hashWord(c.key, w.word)
-		if _, ok := c.index[h]; ok || len(c.words) == maxCandidates {
+		h := hashWord(c.key, w.text)
+		if _, ok := c.index.at[h]; ok || len(c.words) == maxCandidates {
 			continue
 		}
-		c.index[h] = len(c.words)
-		c.words = append(c.words, candidate{probe: probe{Hash: h, Strong: strong(w.word)}})
-		clear(w.word)
+		c.index.add(h, w.text)
+		c.words = append(c.words, candidate{probe: probe{Hash: h, Strong: w.strong()}, text: w.text})
 	}
 	known := slices.ContainsFunc(c.vectors, func(v candidate) bool { return alike(v.unit, o.unit) })
 	if o.unit != nil && len(c.vectors) < maxVectors && !known {
@@ -183,16 +187,8 @@ func (c *candidates) note(r *row) {
 // settle sorts the candidates by where they were found: in rows that must go
 // alone, or in a few of others too.
 func (c *candidates) settle(d *drawn) {
-	for _, w := range c.words {
-		switch {
-		case w.Before == 0: // The look that is to miss later does not even hit now.
-		case w.elsewhere == 0:
-			d.Unique = append(d.Unique, w.probe)
-		case w.elsewhere <= maxElsewhere && len(d.Shared) < maxShared:
-			d.Shared = append(d.Shared, w.probe)
-		}
-	}
-	slices.SortStableFunc(d.Unique, func(a, b probe) int {
+	// The strong ones first: the rest is cut off when there are too many.
+	slices.SortStableFunc(c.words, func(a, b candidate) int {
 		switch {
 		case a.Strong == b.Strong:
 			return 0
@@ -201,7 +197,20 @@ func (c *candidates) settle(d *drawn) {
 		}
 		return 1
 	})
-	d.Unique = d.Unique[:min(len(d.Unique), maxUnique)]
+	var f filter
+	for _, w := range c.words {
+		switch {
+		case w.Before == 0: // The look that is to miss later does not even hit now.
+		case w.elsewhere == 0 && len(d.Unique) < maxUnique:
+			d.Unique = append(d.Unique, w.probe)
+			f.add(c.key, w.text)
+		case w.elsewhere > 0 && w.elsewhere <= maxElsewhere && len(d.Shared) < maxShared:
+			d.Shared = append(d.Shared, w.probe)
+			f.add(c.key, w.text)
+		}
+		clear(w.text)
+	}
+	d.Filter = f[:]
 	for _, w := range c.vectors {
 		switch {
 		case w.Before == 0:

@@ -74,8 +74,9 @@ type residue struct {
 	where         []memd.RowRef // by relation, with how many
 }
 
-// searchPages looks for nonces in the raw pages of the content's tables.
-func (v *Verifier) searchPages(ctx context.Context, nonces []byte) (residue, error) {
+// searchPages looks for nonces in the raw pages of the content's tables: in all
+// of them, or until any is found.
+func (v *Verifier) searchPages(ctx context.Context, nonces []byte, any bool) (residue, error) {
 	var out residue
 	set := newNonceSet(nonces)
 	err := v.c.Pages.With(ctx, func(db pg.DB) error {
@@ -100,8 +101,9 @@ func (v *Verifier) searchPages(ctx context.Context, nonces []byte) (residue, err
 		}
 		left := v.c.Budget.PageBytes / pageBytes
 		for _, r := range relations {
-			n, read, err := searchRelation(ctx, db, r, inspect, set, left)
-			if err != nil {
+			n, read, err := searchRelation(ctx, db, r, inspect, set, left, any)
+			if err != nil || any && n > 0 {
+				out.hits += n
 				return err
 			}
 			left -= read
@@ -123,9 +125,9 @@ func (v *Verifier) searchPages(ctx context.Context, nonces []byte) (residue, err
 	return out, err
 }
 
-func searchRelation(ctx context.Context, db pg.DB, r relation, inspect bool, set *nonceSet, limit int64) (hits, read int64, err error) {
+func searchRelation(ctx context.Context, db pg.DB, r relation, inspect bool, set *nonceSet, limit int64, any bool) (hits, read int64, err error) {
 	pages := min(r.size/pageBytes, limit)
-	for first := int64(0); first < pages; {
+	for first := int64(0); first < pages && (!any || hits == 0); {
 		last := min(first+pagesAtOnce, pages, first-first%segmentPages+segmentPages)
 		var raw []byte
 		if inspect {
@@ -177,12 +179,12 @@ func (s *nonceSet) count(raw []byte) (n int64) {
 	return n
 }
 
-// drawResidue counts the nonces in the pages while their rows are there.
+// drawResidue shows that the search finds nonces while their rows are there.
 func (v *Verifier) drawResidue(ctx context.Context, d *drawn, before map[string]int64) error {
 	if v.c.Pages == nil || len(d.Nonces) == 0 {
 		return nil
 	}
-	found, err := v.searchPages(ctx, d.Nonces)
+	found, err := v.searchPages(ctx, d.Nonces, true)
 	if errors.Is(err, errDenied) {
 		return nil
 	}
@@ -201,7 +203,7 @@ func (v *Verifier) checkResidue(ctx context.Context, before map[string]int64, d 
 	case d == nil || len(d.Nonces) == 0:
 		return notRun(CheckResidue, reasonNothing, before[CheckResidue]), nil
 	}
-	found, err := v.searchPages(ctx, d.Nonces)
+	found, err := v.searchPages(ctx, d.Nonces, false)
 	if errors.Is(err, errDenied) {
 		return notRun(CheckResidue, reasonNoRight, before[CheckResidue]), nil
 	}

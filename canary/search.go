@@ -90,7 +90,7 @@ func (c *candidates) compare(s standing, o *opened) {
 			w.elsewhere++
 		}
 	}
-	for i := range found(c.key, c.index, o) {
+	for _, i := range c.index.hits(o) {
 		count(&c.words[i])
 	}
 	for i := range c.vectors {
@@ -100,31 +100,55 @@ func (c *candidates) compare(s standing, o *opened) {
 	}
 }
 
-// found returns which of the indexed words a row has, each once.
-func found(key *[32]byte, index map[hash]int, o *opened) map[int]bool {
-	var hits map[int]bool
-	look := func(word []byte, _ bool) {
-		if i, ok := index[hashWord(key, word)]; ok {
-			if hits == nil {
-				hits = map[int]bool{}
-			}
-			hits[i] = true
+// wordIndex finds indexed words in rows.
+type wordIndex struct {
+	key    *[32]byte
+	filter *filter
+	at     map[hash]int
+	seen   []int // of each word, the last row that had it
+	row    int
+	found  []int
+}
+
+func newWordIndex(key *[32]byte) wordIndex {
+	return wordIndex{key: key, filter: new(filter), at: map[hash]int{}}
+}
+
+func (x *wordIndex) add(h hash, text []byte) {
+	x.at[h] = len(x.at)
+	x.filter.add(x.key, text)
+}
+
+// hits returns which of the indexed words a row has, each once. The slice is
+// valid until the next call.
+func (x *wordIndex) hits(o *opened) []int {
+	if len(x.seen) < len(x.at) {
+		x.seen = append(x.seen, make([]int, len(x.at)-len(x.seen))...)
+	}
+	x.row++
+	x.found = x.found[:0]
+	for _, texts := range [][][]byte{o.said, o.other} {
+		for _, text := range texts {
+			eachWord(text, x.look)
 		}
 	}
-	for _, text := range o.said {
-		eachWord(text, look)
+	return x.found
+}
+
+func (x *wordIndex) look(w word) {
+	if !x.filter.has(x.key, w.text) {
+		return
 	}
-	for _, text := range o.other {
-		eachWord(text, look)
+	if i, ok := x.at[hashWord(x.key, w.text)]; ok && x.seen[i] != x.row {
+		x.seen[i] = x.row
+		x.found = append(x.found, i)
 	}
-	return hits
 }
 
 // search is the look afterwards.
 type search struct {
-	key    *[32]byte
 	d      *drawn
-	index  map[hash]int // of the unique words, then the shared ones
+	index  wordIndex // of the unique words, then the shared ones
 	nonces map[[nonceBytes]byte]bool
 
 	copied, hinted, alike, shared rowList
@@ -144,13 +168,13 @@ func (l *rowList) add(r memd.RowRef) {
 }
 
 func newSearch(key *[32]byte, d *drawn) *search {
-	s := &search{key: key, d: d, index: make(map[hash]int, len(d.Unique)+len(d.Shared)), nonces: map[[nonceBytes]byte]bool{}}
-	for i, p := range d.Unique {
-		s.index[p.Hash] = i
+	s := &search{d: d, index: newWordIndex(key), nonces: map[[nonceBytes]byte]bool{}}
+	for _, probes := range [][]probe{d.Unique, d.Shared} {
+		for _, p := range probes {
+			s.index.at[p.Hash] = len(s.index.at)
+		}
 	}
-	for i, p := range d.Shared {
-		s.index[p.Hash] = len(d.Unique) + i
-	}
+	copy(s.index.filter[:], d.Filter)
 	for n := d.Nonces; len(n) >= nonceBytes; n = n[nonceBytes:] {
 		s.nonces[[nonceBytes]byte(n)] = true
 	}
@@ -167,7 +191,7 @@ func (s *search) look(r *row, o *opened, st standing) {
 		return
 	}
 	unique, strong, shared := 0, s.sealedCopy(r), false
-	for i := range found(s.key, s.index, o) {
+	for _, i := range s.index.hits(o) {
 		if i < len(s.d.Unique) {
 			unique++
 			strong = strong || s.d.Unique[i].Strong

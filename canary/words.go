@@ -38,27 +38,52 @@ func hashWord(key *[32]byte, word []byte) hash {
 	return hash(sum[:16])
 }
 
-// eachWord calls f with every word of a text, in lower case: runs of letters and
-// digits, and such runs joined by one of "-_.@+:/", whole and in parts. Text in
-// scripts without spaces gives its trigrams. The slice is only valid during the
-// call; upper says whether the word began with a capital.
-func eachWord(text []byte, f func(word []byte, upper bool)) {
+// word is one word of a text, in lower case. The slice is only valid during the
+// call that gives it.
+type word struct {
+	text         []byte
+	upper, digit bool // it began with a capital; it has a digit
+}
+
+// eachWord calls f with every word of a text: runs of letters and digits, and
+// such runs joined by one of "-_.@+:/", whole and in parts. Text in scripts
+// without spaces gives its trigrams.
+func eachWord(text []byte, f func(w word)) {
 	if !ascii(text) {
 		text = norm.NFKC.Bytes(text)
 	}
-	low := make([]byte, 0, maxWord)
+	var low [maxWord]byte
 	emit := func(raw []byte) {
 		if len(raw) < minWord {
 			return
 		}
-		first, _ := utf8.DecodeRune(raw)
-		low = low[:0]
-		for len(raw) > 0 && len(low) < maxWord-utf8.UTFMax {
-			r, n := utf8.DecodeRune(raw)
-			low = utf8.AppendRune(low, unicode.ToLower(r))
-			raw = raw[n:]
+		w, n := word{}, 0
+		for i := 0; i < len(raw) && n <= maxWord-utf8.UTFMax; {
+			c := raw[i]
+			switch class := classes[c]; {
+			case class == lower:
+				low[n] = c
+			case class == capital:
+				w.upper = w.upper || i == 0
+				low[n] = c | 0x20
+			case class == digit:
+				w.digit = true
+				low[n] = c
+			case c < utf8.RuneSelf:
+				low[n] = c
+			default:
+				r, size := utf8.DecodeRune(raw[i:])
+				w.upper = w.upper || i == 0 && unicode.IsUpper(r)
+				w.digit = w.digit || unicode.IsDigit(r)
+				n += utf8.EncodeRune(low[n:], unicode.ToLower(r))
+				i += size
+				continue
+			}
+			n++
+			i++
 		}
-		f(low, unicode.IsUpper(first))
+		w.text = low[:n]
+		f(w)
 	}
 	part, whole := 0, 0 // where the part and the joined word began
 	joined := false     // the word has more than one part
@@ -71,27 +96,37 @@ func eachWord(text []byte, f func(word []byte, upper bool)) {
 	}
 	inside := false
 	for i := 0; i < len(text); {
-		r, n := rune(text[i]), 1
-		if r >= utf8.RuneSelf {
+		class, n := classes[text[i]], 1
+		if class == wide {
+			var r rune
 			r, n = utf8.DecodeRune(text[i:])
+			switch {
+			case spaceless(r):
+				if inside {
+					end(i)
+					inside = false
+				}
+				if stop := trigram(text[i:]); stop > 0 {
+					emit(text[i : i+stop])
+				}
+				i += n
+				continue
+			case alphanumeric(r):
+				class = lower
+			default:
+				class = other
+			}
 		}
 		switch {
-		case spaceless(r):
-			if inside {
-				end(i)
-				inside = false
-			}
-			if stop := trigram(text[i:]); stop > 0 {
-				emit(text[i : i+stop])
-			}
-		case alphanumeric(r):
+		case class <= digit:
 			if !inside {
 				part, whole, inside = i, i, true
 			}
-		case inside && strings.IndexByte("-_.@+:/", text[i]) >= 0 && i+1 < len(text) && startsWord(text[i+1:]):
+		case !inside:
+		case class == joiner && i+1 < len(text) && startsWord(text[i+1:]):
 			emit(text[part:i])
 			part, joined = i+1, true
-		case inside:
+		default:
 			end(i)
 			inside = false
 		}
@@ -101,6 +136,36 @@ func eachWord(text []byte, f func(word []byte, upper bool)) {
 		end(len(text))
 	}
 }
+
+// classes of bytes; those up to digit are part of a word.
+const (
+	lower = iota
+	capital
+	digit
+	joiner
+	other
+	wide // part of a character beyond ASCII
+)
+
+var classes = func() (t [256]byte) {
+	for c := range t {
+		switch {
+		case c >= utf8.RuneSelf:
+			t[c] = wide
+		case 'a' <= c && c <= 'z':
+			t[c] = lower
+		case 'A' <= c && c <= 'Z':
+			t[c] = capital
+		case '0' <= c && c <= '9':
+			t[c] = digit
+		case strings.IndexByte("-_.@+:/", byte(c)) >= 0:
+			t[c] = joiner
+		default:
+			t[c] = other
+		}
+	}
+	return t
+}()
 
 func ascii(b []byte) bool {
 	for _, c := range b {
@@ -144,14 +209,13 @@ func trigram(b []byte) int {
 // telling rates a word as a probe: 0 is none. Words with a digit come first
 // (numbers of houses, phones and orders), then what is written with a capital,
 // then the longest.
-func telling(word []byte, upper bool) int {
-	digit := bytes.ContainsAny(word, "0123456789")
-	switch n := utf8.RuneCount(word); {
-	case digit:
+func (w word) telling() int {
+	switch n := utf8.RuneCount(w.text); {
+	case w.digit:
 		return 200 + n
-	case n < minLetter && !spacelessWord(word), commonWord(word):
+	case n < minLetter && !spacelessWord(w.text), commonWord(w.text):
 		return 0
-	case upper:
+	case w.upper:
 		return 100 + n
 	default:
 		return n
@@ -159,9 +223,7 @@ func telling(word []byte, upper bool) int {
 }
 
 // strong reports whether one hit of the word is evidence by itself.
-func strong(word []byte) bool {
-	return bytes.ContainsAny(word, "0123456789") || utf8.RuneCount(word) >= strongWord
-}
+func (w word) strong() bool { return w.digit || utf8.RuneCount(w.text) >= strongWord }
 
 func spacelessWord(word []byte) bool {
 	r, _ := utf8.DecodeRune(word)
@@ -215,38 +277,64 @@ func eachText(b []byte, f func(text []byte)) bool {
 	return true
 }
 
-// jsonTexts returns the strings and numbers of a JSON value without their escapes, and not the names of
-// its fields, which are the program's. What is no JSON is returned as it is.
+// jsonTexts returns the strings and numbers of a JSON value, strings without
+// their escapes, and not the names of fields, which are the program's. What has
+// none is returned as it is. It does not parse: it looks for literals, since most
+// of what an erasure searches through is JSON.
 func jsonTexts(b []byte) [][]byte {
 	if len(b) == 0 || b[0] != '{' && b[0] != '[' && b[0] != '"' {
 		return [][]byte{b}
 	}
-	var v any
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	if d.Decode(&v) != nil {
-		return [][]byte{b}
-	}
 	var out [][]byte
-	var walk func(v any)
-	walk = func(v any) {
-		switch v := v.(type) {
-		case string:
-			out = append(out, []byte(v))
-		case []any:
-			for _, e := range v {
-				walk(e)
+	for i := 0; i < len(b); {
+		switch c := b[i]; {
+		case c == '"':
+			end, escaped := closing(b, i+1)
+			if end < 0 {
+				return append(out, b[i:])
 			}
-		case map[string]any:
-			for _, e := range v {
-				walk(e)
+			literal := b[i : end+1]
+			i = end + 1
+			if next := bytes.TrimLeft(b[i:min(len(b), i+16)], " \t\r\n"); len(next) > 0 && next[0] == ':' {
+				continue
 			}
-		case json.Number:
-			out = append(out, []byte(v))
+			text := literal[1 : len(literal)-1]
+			if escaped {
+				var s string
+				if json.Unmarshal(literal, &s) == nil {
+					text = []byte(s)
+				}
+			}
+			out = append(out, text)
+		case classes[c] == digit:
+			from := i
+			for i < len(b) && (classes[b[i]] == digit || b[i] == '.') {
+				i++
+			}
+			out = append(out, b[from:i])
+		default:
+			i++
 		}
 	}
-	walk(v)
+	if len(out) == 0 {
+		return [][]byte{b}
+	}
 	return out
+}
+
+// closing returns where the string that begins at i ends, and whether it has
+// escapes, or -1.
+func closing(b []byte, i int) (end int, escaped bool) {
+	for ; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			return i, escaped
+		case '\\':
+			escaped = true
+			i++
+		}
+	}
+	return -1, escaped
 }
 
 // readable reports whether bytes are text: no NUL, and valid UTF-8 but for a
@@ -271,30 +359,65 @@ func readable(b []byte) bool {
 	return utf8.Valid(b)
 }
 
-// best keeps the most telling words of one text.
+// best keeps the most telling words of one row.
 type best struct {
 	words []rated
 	limit int
 }
 
 type rated struct {
-	word   []byte
+	word
 	rating int
 }
 
-func (t *best) offer(word []byte, upper bool) {
-	r := telling(word, upper)
-	if r == 0 || len(t.words) == t.limit && r <= t.words[len(t.words)-1].rating {
+func (t *best) offer(w word) {
+	// Most words are no better than what is kept, and cost no more than this.
+	least := 0
+	if len(t.words) == t.limit {
+		least = t.words[len(t.words)-1].rating
+	}
+	if least >= 200 && (!w.digit || 200+len(w.text) <= least) {
+		return
+	}
+	r := w.telling()
+	if r == 0 || r <= least {
 		return
 	}
 	for i := range t.words {
-		if bytes.Equal(t.words[i].word, word) {
+		if bytes.Equal(t.words[i].text, w.text) {
 			return
 		}
 	}
 	if len(t.words) == t.limit {
 		t.words = t.words[:t.limit-1]
 	}
-	t.words = append(t.words, rated{bytes.Clone(word), r})
+	w.text = bytes.Clone(w.text)
+	t.words = append(t.words, rated{w, r})
 	slices.SortStableFunc(t.words, func(a, b rated) int { return b.rating - a.rating })
+}
+
+// filter says quickly of most words that they are none of those in it. It is
+// keyed like the hashes, and kept with them: at the second look nobody knows the
+// words any more from which it could be made.
+type filter [1 << 14]byte
+
+func (f *filter) slot(key *[32]byte, text []byte) (at uint32, bit byte) {
+	h := binary.LittleEndian.Uint64(key[:]) | 1
+	for _, c := range text {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	h ^= h >> 29
+	h *= 0xbf58476d1ce4e5b9
+	h >>= 64 - 17
+	return uint32(h >> 3), 1 << (h & 7)
+}
+
+func (f *filter) add(key *[32]byte, text []byte) {
+	at, bit := f.slot(key, text)
+	f[at] |= bit
+}
+
+func (f *filter) has(key *[32]byte, text []byte) bool {
+	at, bit := f.slot(key, text)
+	return f[at]&bit != 0
 }
