@@ -172,7 +172,7 @@ func (l *lab) purgeBeside(ctx context.Context, neighbour *tenant, user memd.Scop
 	var before, m runtime.MemStats
 	runtime.ReadMemStats(&before)
 	done := make(chan time.Time)
-	var took float64
+	var took, deleting float64
 	var peak uint64
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -183,6 +183,11 @@ func (l *lab) purgeBeside(ctx context.Context, neighbour *tenant, user memd.Scop
 		took = time.Since(began).Seconds()
 		if err == nil && r.State < erasure.StateDone {
 			err = fmt.Errorf("the purge is %v: %s", r.State, r.Failure)
+		}
+		for _, s := range r.Steps {
+			if s.Step == erasure.StepUsers {
+				deleting = s.Finished.Sub(s.Started).Seconds()
+			}
 		}
 		return err
 	})
@@ -209,7 +214,8 @@ func (l *lab) purgeBeside(ctx context.Context, neighbour *tenant, user memd.Scop
 	}
 	f := bounded(fmt.Sprintf("purge a tenant: %d users, %d sessions, %d artifacts", purgedUsers,
 		purgedUsers*purgedSessions, purgedUsers*purgedSessions*purgedArtifacts), "s", took, 20)
-	f.Note = fmt.Sprintf("%d s by the second seed's sizing", seedSeconds)
+	f.Note = fmt.Sprintf("%d s by the second seed's sizing; %.1f s of it are the subjects', rests included, the others are counting and verifying",
+		seedSeconds, deleting)
 	grown := float64(max(peak, before.HeapAlloc)-before.HeapAlloc) / (1 << 20)
 	moved := quantile(beside, 0.95) / quantile(quiet, 0.95)
 	p95 := bounded("search p95 of another tenant during the purge, of that before", "times", moved, 1.2)
