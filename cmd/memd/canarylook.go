@@ -103,7 +103,7 @@ func (p *canaryPlay) compare(before, after map[string]sighting) {
 
 // events counts the events of a session that hold one of the words.
 func (p *canaryPlay) events(ctx context.Context, session string, words ...string) (n int64, err error) {
-	resp, err := p.server.Sessions.GetSession(ctx, &memdv1.GetSessionRequest{App: p.c.App, UserId: p.first, SessionId: session})
+	resp, err := p.server.Session.GetSession(ctx, &memdv1.GetSessionRequest{App: p.c.App, UserId: p.first, SessionId: session})
 	for _, e := range resp.GetSession().GetEvents() {
 		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(e.GetContent(), w) }) {
 			n++
@@ -114,7 +114,7 @@ func (p *canaryPlay) events(ctx context.Context, session string, words ...string
 
 // state counts the entries of a session's merged state that hold a word.
 func (p *canaryPlay) state(ctx context.Context, session, word string) (n int64, err error) {
-	resp, err := p.server.Sessions.GetSession(ctx, &memdv1.GetSessionRequest{App: p.c.App, UserId: p.first, SessionId: session})
+	resp, err := p.server.Session.GetSession(ctx, &memdv1.GetSessionRequest{App: p.c.App, UserId: p.first, SessionId: session})
 	for _, v := range resp.GetSession().GetState() {
 		if strings.Contains(v, word) {
 			n++
@@ -125,7 +125,7 @@ func (p *canaryPlay) state(ctx context.Context, session, word string) (n int64, 
 
 // sessions counts those that were planted.
 func (p *canaryPlay) sessions(ctx context.Context) (n int64, err error) {
-	resp, err := p.server.Sessions.ListSessions(ctx, &memdv1.ListSessionsRequest{App: p.c.App, UserId: p.first})
+	resp, err := p.server.Session.ListSessions(ctx, &memdv1.ListSessionsRequest{App: p.c.App, UserId: p.first})
 	for _, s := range resp.GetSessions() {
 		if s.GetSessionId() != p.session(canaryReturned) {
 			n++
@@ -198,7 +198,7 @@ func (p *canaryPlay) keeps(ctx context.Context) ([]string, error) {
 	for _, m := range memories {
 		out = append(out, "memory "+m.GetMemoryId()+" "+m.GetText())
 	}
-	s, err := p.server.Sessions.GetSession(ctx, &memdv1.GetSessionRequest{App: p.c.App, UserId: p.second, SessionId: p.second + "-s1"})
+	s, err := p.server.Session.GetSession(ctx, &memdv1.GetSessionRequest{App: p.c.App, UserId: p.second, SessionId: p.second + "-s1"})
 	if err != nil && !unserved(err) {
 		return nil, err
 	}

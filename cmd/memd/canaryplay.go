@@ -169,7 +169,7 @@ func (p *canaryPlay) plantSessions(ctx context.Context) error {
 	for _, s := range []struct{ user, session string }{
 		{p.first, p.session(1)}, {p.first, p.session(2)}, {p.second, p.second + "-s1"},
 	} {
-		_, err := p.server.Sessions.CreateSession(ctx, &memdv1.CreateSessionRequest{App: p.c.App, UserId: s.user, SessionId: s.session})
+		_, err := p.server.Session.CreateSession(ctx, &memdv1.CreateSessionRequest{App: p.c.App, UserId: s.user, SessionId: s.session})
 		if unserved(err) {
 			return nil
 		}
@@ -178,7 +178,7 @@ func (p *canaryPlay) plantSessions(ctx context.Context) error {
 		}
 	}
 	quoted := func(place string) string { return `"` + p.word(place) + `"` }
-	_, err := p.server.Sessions.AppendEvents(ctx, &memdv1.AppendEventsRequest{
+	_, err := p.server.Session.AppendEvents(ctx, &memdv1.AppendEventsRequest{
 		App: p.c.App, UserId: p.first, SessionId: p.session(1), Events: []*memdv1.Event{
 			p.event("e1", "My daughter has "+p.word("event"), map[string]string{"plan": quoted("state")}),
 			p.event("e2", "Send it to "+p.word("address"), map[string]string{"user:address": quoted("user"), "app:" + p.word("key"): quoted("app")}),
@@ -187,13 +187,13 @@ func (p *canaryPlay) plantSessions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.server.Sessions.AppendEvents(ctx, &memdv1.AppendEventsRequest{
+	_, err = p.server.Session.AppendEvents(ctx, &memdv1.AppendEventsRequest{
 		App: p.c.App, UserId: p.first, SessionId: p.session(2), Events: []*memdv1.Event{p.event("e3", "Order "+p.word("order"), nil)},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = p.server.Sessions.AppendEvents(ctx, &memdv1.AppendEventsRequest{
+	_, err = p.server.Session.AppendEvents(ctx, &memdv1.AppendEventsRequest{
 		App: p.c.App, UserId: p.second, SessionId: p.second + "-s1", Events: []*memdv1.Event{p.event("e1", "I am "+p.word("other"), nil)},
 	})
 	return err
@@ -317,7 +317,7 @@ func (p *canaryPlay) forget(ctx context.Context, user, request string) (*memdv1.
 func (p *canaryPlay) bringBack(ctx context.Context) error {
 	p.stateSession = p.session(canaryReturned)
 	p.returned = true
-	_, err := p.server.Sessions.CreateSession(ctx, &memdv1.CreateSessionRequest{App: p.c.App, UserId: p.first, SessionId: p.stateSession})
+	_, err := p.server.Session.CreateSession(ctx, &memdv1.CreateSessionRequest{App: p.c.App, UserId: p.first, SessionId: p.stateSession})
 	if unserved(err) {
 		return nil
 	}

@@ -77,7 +77,7 @@ func (p *canaryPlay) writes() map[string]func(context.Context) error {
 			return err
 		},
 		"append": func(ctx context.Context) error {
-			_, err := p.server.Sessions.AppendEvents(ctx, &memdv1.AppendEventsRequest{
+			_, err := p.server.Session.AppendEvents(ctx, &memdv1.AppendEventsRequest{
 				App: p.c.App, UserId: p.first, SessionId: p.session(1), Events: []*memdv1.Event{p.event("late", "Late: "+p.word("event"), nil)},
 			})
 			return err

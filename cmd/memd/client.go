@@ -29,7 +29,6 @@ type outputFlags struct {
 type clients struct {
 	Session   memdv1connect.SessionServiceClient
 	Memory    memdv1connect.MemoryServiceClient
-	Sessions  memdv1connect.SessionServiceClient
 	Artifacts memdv1connect.ArtifactServiceClient
 	Erasure   memdv1connect.ErasureServiceClient
 	Admin     memdv1connect.AdminServiceClient
@@ -69,7 +68,6 @@ func (f *serverFlags) connect() (*clients, error) {
 	return &clients{
 		Session:   memdv1connect.NewSessionServiceClient(client),
 		Memory:    memdv1connect.NewMemoryServiceClient(client),
-		Sessions:  memdv1connect.NewSessionServiceClient(client),
 		Artifacts: memdv1connect.NewArtifactServiceClient(client),
 		Erasure:   memdv1connect.NewErasureServiceClient(client),
 		Admin:     memdv1connect.NewAdminServiceClient(client),
