@@ -28,6 +28,7 @@ func TestPolicy_Validate(t *testing.T) {
 		"broken destroy delay":   {tenants.Change{DestroyDelay: new(tenants.MinDestroyDelay + 1)}, "policy.destroy_delay"},
 		"unknown index":          {tenants.Change{Index: new(tenants.IndexUnknown)}, "policy.index"},
 		"negative ingestion":     {tenants.Change{IngestionDelay: new(time.Duration(-1))}, "policy.ingestion_delay"},
+		"no time of lifting":     {tenants.Change{LiftFence: new(tenants.LiftUnknown)}, "policy.lift_fence"},
 		"late beyond a month":    {tenants.Change{IngestionDelay: new(tenants.MaxIngestionDelay + 1)}, "policy.ingestion_delay"},
 		"embedder in wrong case": {tenants.Change{Embedder: new("Lexical")}, "policy.embedder"},
 	} {
@@ -42,13 +43,14 @@ func TestPolicy_JSON(t *testing.T) {
 	want := tenants.Policy{
 		Dimension: 1536, Embedder: tenants.EmbedderOpenAI, VectorFormat: tenants.Float16,
 		DestroyDelay: 30 * 24 * time.Hour, Index: tenants.IndexSealed, IngestionDelay: time.Minute,
+		LiftFence: tenants.LiftAfterSweep,
 	}
 	b, err := json.Marshal(want)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The stored form is a contract with older and newer releases.
-	const stored = `{"dimension":1536,"embedder":"openai","vector_format":"float16","destroy_delay":"720h0m0s","index":"sealed","ingestion_delay":"1m0s"}`
+	const stored = `{"dimension":1536,"embedder":"openai","vector_format":"float16","destroy_delay":"720h0m0s","index":"sealed","ingestion_delay":"1m0s","lift_fence":"after_sweep"}`
 	if string(b) != stored {
 		t.Errorf("stored as %s", b)
 	}
