@@ -4,16 +4,22 @@
 // # Steps
 //
 // An erasure is a persisted request and a fixed list of steps, each journalled
-// when it is done:
+// when it is done; plans has them by kind. Of a user:
 //
-//	user                          session
-//	fence                         bury (the session's tombstone)
-//	bury (session tombstones)
-//	delete                        delete
-//	verify                        verify
-//	puncture                      puncture
-//	rotate                        rotate
-//	lift                          finish
+//	draw             the verifier draws probes, and shows that it finds them
+//	fence, bury      no read and no write; tombstones of the sessions
+//	targets_before   stores outside memd that need the sessions
+//	artifacts        while their session still lists them
+//	targets_with, content, delete
+//	verify           the tables are counted: nothing
+//	puncture, rotate the keys go, from every backup
+//	targets_after, check
+//	lift             done: a provisional receipt, and the fence comes down
+//	sweep, recheck   again after the tenant's ingestion delay
+//	final            the final receipt
+//
+// A legal hold pauses before a step, never inside one. The steps are run by jobs
+// of a queue: docs/design/0008-jobs.md says how.
 //
 // The fence, or the session's tombstone, comes first, in the transaction that
 // accepts the request: a trigger sets it, because the application that accepts
