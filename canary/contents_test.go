@@ -163,3 +163,37 @@ func TestVerifier_ContentAlone(t *testing.T) {
 	x.rotate()
 	x.verify().want(t, "derivation_refused pass", "old_epochs pass", "neighbour_derives pass", "unique_probes pass")
 }
+
+// A whole tenant: every table is empty, no state opens, no version is left, and
+// nobody holds a key.
+func TestVerifier_WholeTenant(t *testing.T) {
+	s := setup(t)
+	s.converse("mara", "s1", "The inhaler goes to 14 Tannery Lane, QX-4471.")
+	s.add(said("mara", "s1", "My daughter has asthma."))
+	x := &erasure{s: s, request: uuid.New(), v: s.verifier()}
+	x.e = memd.Examination{Tenant: s.tenant.No, Job: ask[memd.Number](s, `SELECT memd.next_job_no($1)`, s.tenant.No), Whole: true}
+	s.exec(`UPDATE memd.tenants SET state = 3`)
+	s.exec(`INSERT INTO memd.erasures (tenant_no, request_id, job_no, kind, app, accepted_at, due_at)
+		VALUES ($1, $2, $3, 4, '', now(), now() + interval '30 days')`, s.tenant.No, x.request, x.e.Job)
+	x.draw()
+	got := x.verify()
+	want := append(slices.Clone(stores), "key_versions", "memories", "old_epochs")
+	slices.Sort(want)
+	if d := cmp.Diff(want, got.failed()); d != "" {
+		t.Errorf("failed before (-want +got):\n%s", d)
+	}
+	for _, table := range []string{
+		"memories", "session_heads", "session_events", "session_state", "user_state", "app_state", "artifact_chunks", "artifact_versions", "artifacts",
+	} {
+		s.exec(`DELETE FROM memd.` + table)
+	}
+	if _, err := s.rotator.DestroyTenant(t.Context(), s.tenant.No); err != nil {
+		t.Fatal(err)
+	}
+	got = x.verify()
+	if f := got.failed(); f != nil {
+		t.Errorf("failed: %v", f)
+	}
+	got.want(t, "memories pass", "session_events pass", "artifact_chunks pass", "fence pass", "old_epochs pass", "key_versions pass", "instances pass",
+		"derivation_refused not_run not_applicable", "unique_probes not_run not_applicable", "memory_sources not_run nothing_before")
+}

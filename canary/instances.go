@@ -43,15 +43,9 @@ func (v *Verifier) checkInstances(ctx context.Context, e *exam, before map[strin
 	case e.nothing(before):
 		return notRun(CheckInstances, reasonNothing, 0), nil
 	}
-	head, err := v.head(ctx, e.Tenant)
+	bound, err := v.keysGone(ctx, e, d)
 	if err != nil {
 		return memd.Check{}, err
-	}
-	bound := head.epoch + 1 // of a whole tenant, nobody may hold any
-	if !e.Whole {
-		if bound, err = v.punctured(ctx, e, d, head); err != nil {
-			return memd.Check{}, err
-		}
 	}
 	left, err := v.holders(ctx, e.Tenant, bound)
 	if err != nil {
@@ -60,4 +54,18 @@ func (v *Verifier) checkInstances(ctx context.Context, e *exam, before map[strin
 	c := judge(CheckInstances, before[CheckInstances], int64(len(left)), reasonNotDropped)
 	c.Rows, c.Duration = left[:min(len(left), maxRows)], time.Since(began)
 	return c, nil
+}
+
+// keysGone returns the first epoch that nobody's keys of the target are in.
+func (v *Verifier) keysGone(ctx context.Context, e *exam, d *drawn) (int64, error) {
+	if e.Whole {
+		// The last epoch of a purged tenant has no tree at all.
+		_, epoch, err := v.line(ctx, e.Tenant)
+		return epoch, err
+	}
+	head, err := v.head(ctx, e.Tenant)
+	if err != nil {
+		return 0, err
+	}
+	return v.punctured(ctx, e, d, head)
 }

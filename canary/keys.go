@@ -21,6 +21,9 @@ SELECT k.kms_key, t.epoch, t.kms_version, t.sealed
 FROM memd.tenant_keys k JOIN memd.key_trees t ON t.tenant_no = k.tenant_no AND t.epoch <= k.epoch
 WHERE k.tenant_no = @tenant ORDER BY t.epoch DESC LIMIT 1`
 
+// A purged tenant has no head: its last states are those before the epoch.
+const sqlLine = `SELECT k.kms_key, k.epoch FROM memd.tenant_keys k WHERE k.tenant_no = @tenant`
+
 const sqlOldTrees = `
 SELECT t.epoch, t.kms_version, t.sealed FROM memd.key_trees t
 WHERE t.tenant_no = @tenant AND t.epoch < @before ORDER BY t.epoch DESC LIMIT @limit`
@@ -52,6 +55,17 @@ func (v *Verifier) head(ctx context.Context, tenant memd.TenantNo) (s state, err
 		return s, fmt.Errorf("reading the key tree: %w", err)
 	}
 	return s, nil
+}
+
+// line reads the name of the tenant's key, and the epoch that it has come to.
+func (v *Verifier) line(ctx context.Context, tenant memd.TenantNo) (key string, epoch int64, err error) {
+	err = v.c.Pool.With(ctx, func(db pg.DB) error {
+		return db.QueryRow(ctx, sqlLine, pg.Args{"tenant": tenant}).Scan(&key, &epoch)
+	})
+	if err != nil {
+		return "", 0, fmt.Errorf("reading the tenant's key: %w", err)
+	}
+	return key, epoch, nil
 }
 
 // paths are the nodes of the tree that must be gone.
@@ -229,15 +243,15 @@ func (v *Verifier) checkKeys(ctx context.Context, e *exam, before map[string]int
 	if e.KeysLater {
 		return all(reasonPolicy), nil
 	}
+	if e.Whole {
+		return v.checkLastKey(ctx, e, before)
+	}
 	head, err := v.head(ctx, e.Tenant)
 	if errors.Is(err, memd.ErrNotFound) {
 		return all(reasonUnavailable), nil
 	}
 	if err != nil {
 		return nil, err
-	}
-	if e.Whole {
-		return v.checkLastKey(ctx, e, before, head)
 	}
 	began := time.Now()
 	tree, err := v.open(ctx, head)

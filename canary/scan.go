@@ -205,9 +205,6 @@ func readers() []reader {
 
 // targetReaders are those of what goes.
 func (v *Verifier) targetReaders(ctx context.Context, e *exam) ([]reader, error) {
-	if e.Whole {
-		return readers(), nil
-	}
 	var out []reader
 	if !e.Content {
 		ids, err := v.targetMemories(ctx, e)

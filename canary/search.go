@@ -68,7 +68,7 @@ func (v *Verifier) draw(ctx context.Context, e *exam, d *drawn) error {
 			return err
 		}
 	}
-	if !e.Whole && len(c.words)+len(c.vectors) > 0 {
+	if len(c.words)+len(c.vectors) > 0 {
 		_, unseen, err := v.everywhere(ctx, e, func(r *row, o *opened) {
 			c.compare(e.standing(r), o)
 		})

@@ -107,7 +107,9 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 		return p, nil
 	}
 	d := drawn{At: v.c.Clock.Now()}
-	err = v.draw(ctx, e, &d)
+	if !e.Whole { // Nothing could be opened afterwards, nor need be.
+		err = v.draw(ctx, e, &d)
+	}
 	if errors.Is(err, memd.ErrShredded) {
 		return p, nil // The job's leaf is gone: it is over.
 	}
@@ -130,7 +132,10 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 		return memd.Probes{}, err
 	}
 	before[CheckInstances] = int64(len(holders))
-	if len(v.c.LogFiles) > 0 && !e.Whole {
+	if e.Whole {
+		return p, nil
+	}
+	if len(v.c.LogFiles) > 0 {
 		if d.Identifiers, err = v.identifiers(ctx, e); err != nil {
 			return memd.Probes{}, err
 		}
