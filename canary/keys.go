@@ -225,7 +225,7 @@ func (v *Verifier) ownScopes(ctx context.Context, sql string, args pg.Args) ([]m
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("finding neighbours: %w", err)
+		return nil, fmt.Errorf("finding subjects: %w", err)
 	}
 	return out, nil
 }

@@ -2,6 +2,7 @@ package canary
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"forgettable.dev/memd"
@@ -153,8 +154,11 @@ type search struct {
 	d      *drawn
 	index  wordIndex // of the unique words, then the shared ones
 	nonces map[[nonceBytes]byte]bool
+	// own are all numbers of the same users, of other lives too: whoever returned,
+	// or goes on talking in another session, may say the same again.
+	own map[memd.Number]bool
 
-	copied, hinted, alike, shared rowList
+	copied, hinted, alike, alikeOwn, shared rowList
 }
 
 // rowList counts rows and names the first of them.
@@ -187,13 +191,13 @@ func newSearch(key *[32]byte, d *drawn) *search {
 // look judges one row. A number or the like, several words together, or the same
 // sealed bytes make a copy of it. One or two ordinary words may be a coincidence:
 // users of one app speak of the same things, and an erasure must not be held up
-// by what somebody else says meanwhile. Then a person has to look, as with what
-// others said before.
+// by what somebody else says meanwhile, nor by what the same user says again.
+// Then a person has to look, as with what others said before.
 func (s *search) look(r *row, o *opened, st standing) {
 	if st == kin {
 		return
 	}
-	unique, strong, shared := 0, s.sealedCopy(r), false
+	unique, strong, shared := 0, false, false
 	for _, i := range s.index.hits(o) {
 		if i < len(s.d.Unique) {
 			unique++
@@ -202,24 +206,54 @@ func (s *search) look(r *row, o *opened, st standing) {
 			shared = true
 		}
 	}
+	again := st == stranger && s.sameUser(r)
+	strong = strong || unique >= manyWords
 	switch {
-	case strong || unique >= manyWords:
+	case s.sealedCopy(r), strong && !again:
 		s.copied.add(r.name)
 	case unique > 0:
 		s.hinted.add(r.name)
 	}
 	for _, u := range s.d.Vectors {
-		if alike(u, o.unit) {
-			s.alike.add(r.name)
-			break
+		if !alike(u, o.unit) {
+			continue
 		}
+		if again {
+			s.alikeOwn.add(r.name)
+		} else {
+			s.alike.add(r.name)
+		}
+		break
 	}
 	for _, u := range s.d.SharedVectors {
 		shared = shared || alike(u, o.unit)
 	}
-	if shared && !strong && unique < manyWords {
+	if shared && !strong {
 		s.shared.add(r.name)
 	}
+}
+
+// sameUser reports whether a row is somebody's whose other words go.
+func (s *search) sameUser(r *row) bool {
+	return s.own[r.owner] || slices.ContainsFunc(r.of, func(c memd.Contribution) bool { return s.own[c.Subject] })
+}
+
+// sqlSameUsers returns every number of the users that some numbers are of.
+const sqlSameUsers = `
+SELECT DISTINCT s.subject_no FROM memd.subjects t JOIN memd.subjects s ON s.tenant_no = t.tenant_no AND s.user_ref = t.user_ref
+WHERE t.tenant_no = @tenant AND t.subject_no = ANY (@subjects::bigint[])`
+
+func (v *Verifier) sameUsers(ctx context.Context, e *exam) (map[memd.Number]bool, error) {
+	subjects := make([]memd.Number, len(e.Target))
+	for i, t := range e.Target {
+		subjects[i] = t.Subject
+	}
+	found, err := v.ownScopes(ctx, sqlSameUsers, pg.Args{"tenant": e.Tenant, "subjects": subjects})
+	out := make(map[memd.Number]bool, len(found))
+	for _, c := range found {
+		out[c.Subject] = true
+	}
+	return out, err
 }
 
 func (s *search) sealedCopy(r *row) bool {
@@ -252,12 +286,15 @@ func (v *Verifier) checkProbes(ctx context.Context, e *exam, before map[string]i
 	}
 	defer clear(key[:])
 	s := newSearch(&key, d)
+	if s.own, err = v.sameUsers(ctx, e); err != nil {
+		return nil, err
+	}
 	total, unseen, err := v.everywhere(ctx, e, func(r *row, o *opened) { s.look(r, o, e.standing(r)) })
 	if err != nil {
 		return nil, err
 	}
 	unique := s.verdict(CheckUnique, before[CheckUnique], reasonNoUnique, &s.copied, &s.hinted, unseen)
-	vectors := s.verdict(CheckVectors, before[CheckVectors], reasonNoVectors, &s.alike, &rowList{}, unseen)
+	vectors := s.verdict(CheckVectors, before[CheckVectors], reasonNoVectors, &s.alike, &s.alikeOwn, unseen)
 	shared := memd.Check{
 		Name: CheckShared, ControlBefore: before[CheckShared], CountAfter: s.shared.n, Rows: s.shared.rows,
 		Result: memd.ResultReview, Reason: reasonSharedHits,

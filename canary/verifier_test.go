@@ -158,3 +158,25 @@ func TestVerifier_WhenTheJobIsOver(t *testing.T) {
 	got := x.verify()
 	got.want(t, "unique_probes not_run no_probes", "rows_by_owner pass", "derivation_refused pass", "old_epochs pass", "instances pass")
 }
+
+// Who comes back may say again what they said before, and who forgets one
+// session may in another: that holds nothing up, and is shown.
+func TestVerifier_SaidAgain(t *testing.T) {
+	s := setup(t)
+	s.add(said("mara", "s1", "Send the inhaler to 14 Tannery Lane, order QX-4471."), said("jonas", "j1", "I like plain weather."))
+	x := s.accept("mara")
+	x.whole()
+	x.lift()
+	s.exec(`UPDATE memd.erasures SET state = 3 WHERE request_id = $1`, x.request)
+	again := said("mara", "s2", "It is 14 Tannery Lane, order QX-4471.")
+	again.SourceTime = memd.SystemClock{}.Now()
+	id := s.add(again)[0]
+	got := x.verify()
+	if f := got.failed(); f != nil {
+		t.Errorf("failed: %v", f)
+	}
+	got.want(t, "unique_probes review hits_elsewhere", "rows_by_owner pass")
+	if want := []memd.RowRef{{Table: "memories", ID: id.String()}}; !cmp.Equal(got["unique_probes"].Rows, want) {
+		t.Errorf("named %v, want %v", got["unique_probes"].Rows, want)
+	}
+}
