@@ -8,7 +8,7 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_INVALID:           "Change what the message names, and try again.",
 	memdv1.Reason_REASON_MALFORMED:         "Client and server may be of different versions: compare \"memd --version\" on both sides.",
 	memdv1.Reason_REASON_UNAUTHENTICATED:   "Check MEMD_API_KEY: it is not a key of this server, or was revoked.",
-	memdv1.Reason_REASON_PERMISSION_DENIED: "Use a key with another role: agent for memories, eraser for forget, operator for tenant and apikey.",
+	memdv1.Reason_REASON_PERMISSION_DENIED: "Use a key with another role: agent for memories, sessions and artifacts, eraser for forget, operator for tenant, apikey, target and hold.",
 	memdv1.Reason_REASON_NOT_FOUND:         "It is not there, or it belongs to somebody else. Check the id, --user and --app, and whose key it is.",
 	memdv1.Reason_REASON_EXISTS:            "Choose another name, or repeat the call with the arguments of the first time.",
 	memdv1.Reason_REASON_TENANT_INACTIVE:   "See \"memd tenant get\"; only an active tenant can be used.",
@@ -22,6 +22,7 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_SOURCE_GONE:            "Read the sources again, and derive again from those that are left.",
 	memdv1.Reason_REASON_STALE:                  "Nothing was written. Try again.",
 	memdv1.Reason_REASON_VERSION_CONFLICT:       "Somebody changed it first. Read it again.",
+	memdv1.Reason_REASON_SESSION_CHANGED:        "Somebody wrote to the conversation first. Get it again, and decide again.",
 	memdv1.Reason_REASON_REQUEST_REUSED:         "Use another --request-id, or leave it out.",
 	memdv1.Reason_REASON_TOO_MANY_CONTRIBUTIONS: "Derive it from fewer sources.",
 
@@ -34,6 +35,9 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_LEDGER_UNAVAILABLE:   "The server cannot reach its ledger. Try again later, with the same ids.",
 	memdv1.Reason_REASON_SCHEMA_VERSION:       "Run \"memd migrate\" with the server's version of memd.",
 	memdv1.Reason_REASON_ERASURE_UNFINISHED:   "The erasure goes on by itself. Repeat the command with the same --request-id for its report.",
+
+	memdv1.Reason_REASON_TARGET_UNAVAILABLE: "A purge target did not do what it was asked. It is tried again by itself.",
+	memdv1.Reason_REASON_TARGET_REFUSED:     "A purge target refuses: check its secret, its address and its rights with \"memd target test\".",
 
 	memdv1.Reason_REASON_CANCELED:          "A write may have happened; repeating it with the same ids is safe.",
 	memdv1.Reason_REASON_DEADLINE_EXCEEDED: "A write may have happened. Give it longer with --timeout (MEMD_TIMEOUT).",

@@ -22,7 +22,7 @@ func invoke(t testing.TB, url, stdin string, args ...string) (status int, stdout
 // TestEveryFlagHasAVariable walks all commands: each has a help line, and each
 // flag names its variable there.
 func TestEveryFlagHasAVariable(t *testing.T) {
-	parser, err := kong.New(new(cli), kong.ExplicitGroups(commandGroups))
+	parser, err := kong.New(new(cli), kong.ExplicitGroups(commandGroups), kong.Vars(witnessDefaults()))
 	if err != nil {
 		t.Fatal(err)
 	}
