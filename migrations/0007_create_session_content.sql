@@ -4,16 +4,20 @@
 -- month is that of its creation, for good: its events and its state are sealed
 -- with that month's key and go when the month expires. updated_at only grows,
 -- and is what writers say that they have seen.
+--
+-- Heads and events have no check constraints: PostgreSQL reads each anew for
+-- every statement, 4 µs apiece, and the functions below write nothing else than
+-- numbers of their own. Heads written by hand are checked by their guard.
 CREATE TABLE memd.session_heads (
   tenant_no  bigint      NOT NULL,
   subject_no bigint      NOT NULL,
-  session_no bigint      NOT NULL CHECK (session_no > 0 AND session_no <> 1099511627777),
+  session_no bigint      NOT NULL,
   app        text        NOT NULL,
-  month      integer     NOT NULL CHECK (month > 0),
+  month      integer     NOT NULL,
   created_at timestamptz NOT NULL,
   updated_at timestamptz NOT NULL,
-  next_seq   bigint      NOT NULL DEFAULT 1 CHECK (next_seq >= 1),
-  events     bigint      NOT NULL DEFAULT 0 CHECK (events >= 0),
+  next_seq   bigint      NOT NULL DEFAULT 1,
+  events     bigint      NOT NULL DEFAULT 0,
   PRIMARY KEY (tenant_no, subject_no, session_no)
 ) WITH (fillfactor = 70); -- every append updates a head, in place
 CREATE INDEX session_heads_user ON memd.session_heads (tenant_no, subject_no, created_at, session_no);
@@ -28,8 +32,8 @@ CREATE TABLE memd.session_events (
   subject_no   bigint      NOT NULL,
   session_no   bigint      NOT NULL,
   month        integer     NOT NULL,
-  seq          bigint      NOT NULL CHECK (seq >= 1),
-  event_digest bytea       NOT NULL CHECK (octet_length(event_digest) = 16),
+  seq          bigint      NOT NULL,
+  event_digest bytea       NOT NULL,
   source_time  timestamptz,
   appended_at  timestamptz NOT NULL,
   sealed       bytea       NOT NULL,
@@ -165,6 +169,9 @@ DECLARE
 BEGIN
   SELECT array_agg(n.tenant_no), array_agg(n.subject_no), array_agg(n.session_no), array_agg(n.updated_at)
   INTO t, s, x, m FROM new_rows n;
+  IF EXISTS (SELECT FROM new_rows n WHERE n.session_no < 1 OR n.session_no = 1099511627777 OR n.month < 1 OR n.next_seq < 1 OR n.events < 0) THEN
+    RAISE EXCEPTION 'no such head' USING ERRCODE = '23514';
+  END IF;
   IF t IS NOT NULL THEN
     PERFORM memd.guard_content(t, s, x, m);
   END IF;
@@ -428,6 +435,42 @@ BEGIN
     AND e.month = the_month AND e.event_digest = u.digest
   ORDER BY u.n;
 END $$;
+
+-- append_event is append_events for one event that changes no state, which is
+-- what most are: the same lock and the same look, but in the statement that
+-- takes the head's next place. p_ref names the lock before anything is read;
+-- that it is the subject's is seen behind it. No row of which seq is null:
+-- append_events is to be asked, because the caller has not seen the last change
+-- or there is no head. An event that is there is a violation of a unique index,
+-- and append_events knows where.
+CREATE FUNCTION memd.append_event(p_tenant bigint, p_ref bytea, p_subject bigint, p_session bigint, p_seen timestamptz,
+  p_now timestamptz, p_digest bytea, p_source timestamptz, p_sealed bytea, OUT seq bigint, OUT appended_at timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  the_month integer;
+BEGIN
+  IF current_setting('transaction_isolation') = 'read committed' AND memd.try_lock(memd.lock_hi(p_ref), memd.lock_lo(p_ref)) THEN
+    UPDATE memd.session_heads h
+    SET next_seq = h.next_seq + 1, events = h.events + 1, updated_at = greatest(p_now, h.updated_at + interval '1 microsecond')
+    FROM memd.tenants t, memd.subjects s, memd.sessions x
+    WHERE h.tenant_no = p_tenant AND h.subject_no = p_subject AND h.session_no = p_session AND (p_seen IS NULL OR h.updated_at <= p_seen)
+      AND t.tenant_no = p_tenant AND t.state = 2
+      AND s.tenant_no = p_tenant AND s.subject_no = p_subject AND s.user_ref = p_ref AND s.retired_at IS NULL
+      AND x.tenant_no = p_tenant AND x.subject_no = p_subject AND x.session_no = p_session AND x.state = 1
+      AND NOT EXISTS (SELECT FROM memd.fences f
+                      WHERE f.tenant_no = p_tenant AND f.user_ref = p_ref AND (f.state IN (1, 2)
+                        OR f.erased_before IS NOT NULL AND (p_source IS NULL OR f.erased_before > p_source)))
+      AND NOT EXISTS (SELECT FROM memd.tombstones d
+                      WHERE d.tenant_no = p_tenant AND d.kind IN (1, 2) AND d.ref = x.session_ref)
+    RETURNING h.month, h.next_seq - 1, h.updated_at INTO the_month, append_event.seq, append_event.appended_at;
+    IF FOUND THEN
+      INSERT INTO memd.session_events (tenant_no, subject_no, session_no, month, seq, event_digest, source_time, appended_at, sealed)
+      VALUES (p_tenant, p_subject, p_session, the_month, append_event.seq, p_digest, p_source, append_event.appended_at, p_sealed);
+      RETURN;
+    END IF;
+  END IF;
+  PERFORM memd.enter_content(p_tenant, p_subject, p_session, NULL, p_source);
+END $$;
 -- +goose StatementEnd
 
 REVOKE ALL ON FUNCTION memd.guard_content(bigint[], bigint[], bigint[], timestamptz[]), memd.guard_session_rows(),
@@ -436,17 +479,20 @@ REVOKE ALL ON FUNCTION memd.guard_content(bigint[], bigint[], bigint[], timestam
   memd.ensure_event_month(integer),
   memd.put_state(bigint, bigint, bigint, integer, bigint, bigint, timestamptz, smallint[], bytea[], timestamptz[], bytea[]),
   memd.create_session(bigint, bigint, bigint, text, integer, bigint, boolean, timestamptz, smallint[], bytea[], bytea[]),
+  memd.append_event(bigint, bytea, bigint, bigint, timestamptz, timestamptz, bytea, timestamptz, bytea),
   memd.append_events(bigint, bigint, bigint, bigint, boolean, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
     integer[], smallint[], bytea[], timestamptz[], bytea[])
   FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION memd.ensure_event_month(integer),
   memd.create_session(bigint, bigint, bigint, text, integer, bigint, boolean, timestamptz, smallint[], bytea[], bytea[]),
+  memd.append_event(bigint, bytea, bigint, bigint, timestamptz, timestamptz, bytea, timestamptz, bytea),
   memd.append_events(bigint, bigint, bigint, bigint, boolean, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
     integer[], smallint[], bytea[], timestamptz[], bytea[])
   TO memd_app;
 
 -- +goose Down
 DROP FUNCTION
+  memd.append_event(bigint, bytea, bigint, bigint, timestamptz, timestamptz, bytea, timestamptz, bytea),
   memd.append_events(bigint, bigint, bigint, bigint, boolean, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
     integer[], smallint[], bytea[], timestamptz[], bytea[]),
   memd.create_session(bigint, bigint, bigint, text, integer, bigint, boolean, timestamptz, smallint[], bytea[], bytea[]),

@@ -184,6 +184,14 @@ func (s *Service) append(ctx context.Context, db pg.DB, k *shred.Keys, id ID, ba
 	if err != nil {
 		return err
 	}
+	if len(batch) == 1 && batch[0].plain() {
+		if p, done, err := s.appendOne(ctx, db, by, id, &batch[0], seen); done || err != nil {
+			if done {
+				result(0, p)
+			}
+			return err
+		}
+	}
 	if slices.ContainsFunc(batch, func(e Event) bool { return touchesApp(e.StateDelta) }) {
 		if err := s.admitApp(ctx, db, by, id, impersonal); err != nil {
 			return err

@@ -48,7 +48,7 @@ func writes(b *bundle, of memd.Contribution, n int) map[string]string {
 	t, s, x := b.tenant.No, of.Subject, of.Session
 	digests := 0
 	next := func() string { digests++; return fmt.Sprintf(`'\x%032x'`, 100*n+digests) }
-	digest, another, third := next(), next(), next()
+	digest, another, third, fourth := next(), next(), next(), next()
 	return map[string]string{
 		"head": fmt.Sprintf(`INSERT INTO memd.session_heads (tenant_no, subject_no, session_no, app, month, created_at, updated_at)
 			VALUES (%d, %d, %d, 'app', %d, now(), now()) ON CONFLICT (tenant_no, subject_no, session_no) DO UPDATE SET updated_at = now()`, t, s, x, month),
@@ -61,6 +61,7 @@ func writes(b *bundle, of memd.Contribution, n int) map[string]string {
 		"app state of another name": fmt.Sprintf(`UPDATE memd.app_state SET contributor_no = NULL WHERE tenant_no = %d AND contributor_no = %d`, t, s),
 		"append": fmt.Sprintf(`SELECT memd.append_events(%d, %d, %d, NULL, true, NULL, now(), ARRAY[%s::bytea], ARRAY[now()], ARRAY['\x00'::bytea], '{}', '{}', '{}', '{}', '{}')`,
 			t, s, x, another),
+		"append one": fmt.Sprintf(`SELECT memd.append_event(%d, (SELECT user_ref FROM memd.live_subjects WHERE subject_no = %[2]d), %[2]d, %[3]d, NULL, now(), %[4]s, now(), '\x00')`, t, s, x, fourth),
 		"append with state": fmt.Sprintf(`SELECT memd.append_events(%d, %d, %d, %d, false, NULL, now(), ARRAY[%s::bytea], ARRAY[now()], ARRAY['\x00'::bytea],
 			'{1,1,1}', '{1,2,3}', ARRAY[%[5]s, %[5]s, %[5]s]::bytea[], ARRAY[now(), now(), now()], ARRAY['\x00', '\x00', '\x00']::bytea[])`, t, s, x, app, third),
 		"create": fmt.Sprintf(`SELECT memd.create_session(%d, %d, %d, 'app', %d, NULL, true, now(), '{}', '{}', '{}')`, t, s, x, month),
