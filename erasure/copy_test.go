@@ -25,6 +25,7 @@ type tables struct {
 	rows     []copiedRow
 	sessions []copiedSession
 	subjects []copiedSubject
+	contents []copiedContent
 	trees    [][]byte
 }
 
@@ -67,6 +68,9 @@ func (w *world) copyOf(t memory.Tenant) tables {
 		}
 		if c.subjects, err = collect(ctx, tx, `SELECT subject_no, sealed_user_id FROM memd.subjects WHERE tenant_no = $1 AND kind = 1`, t.No,
 			func(r pgx.CollectableRow) (s copiedSubject, err error) { return s, r.Scan(&s.subject, &s.sealed) }); err != nil {
+			return err
+		}
+		if c.contents, err = copyContents(ctx, tx, t.No); err != nil {
 			return err
 		}
 		c.trees, err = collect(ctx, tx, `SELECT sealed FROM memd.key_trees WHERE tenant_no = $1 ORDER BY epoch`, t.No, pgx.RowTo[[]byte])
@@ -178,6 +182,15 @@ func (w *world) readWith(id kmsemu.Identity, trees [][]byte, old tables, found m
 				found[text] = true
 			} else if !errors.Is(err, memd.ErrShredded) {
 				w.t.Errorf("opening a copied row: %v", err)
+			}
+		}
+		for _, open := range old.contents {
+			plain, err := open(k)
+			for _, words := range marked.FindAllString(string(plain), -1) {
+				found[words] = true
+			}
+			if err != nil && !errors.Is(err, memd.ErrShredded) {
+				w.t.Errorf("opening copied content: %v", err)
 			}
 		}
 		for _, s := range old.sessions {

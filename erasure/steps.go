@@ -78,10 +78,12 @@ var plans = map[Kind]plan{
 		},
 		final: []Step{StepSweep, StepRotate, StepRecheck, StepFinal},
 	},
+	// Stores outside memd are all called before the last key goes: what memd shows
+	// them is sealed under it.
 	KindTenant: {
 		done: []Step{
-			StepDraw, StepPurge, StepTargetsBefore, StepTargetsWith, StepUsers, StepRest, StepVerify, StepDestroy,
-			StepTargetsAfter, StepCheck, StepClose,
+			StepDraw, StepPurge, StepTargetsBefore, StepTargetsWith, StepUsers, StepRest, StepVerify, StepTargetsAfter,
+			StepDestroy, StepCheck, StepClose,
 		},
 		final: []Step{StepSweep, StepRecheck, StepFinal},
 	},

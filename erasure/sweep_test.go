@@ -6,11 +6,11 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 
 	"forgettable.dev/memd"
@@ -19,48 +19,81 @@ import (
 	"forgettable.dev/memd/internal/memdtest"
 	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
-	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/kmsemu"
 	"forgettable.dev/memd/shred/ledger"
-	"forgettable.dev/memd/tenants"
 )
 
 // strideVariable makes the sweeps complete: make attack sets it. Without it
 // every stride-th point is broken at, each mode beginning at another one.
 const (
 	strideVariable = "MEMD_ATTACK"
-	stride         = 37
+	stride         = 101
 )
 
-// Invariant 5: killed after any SQL statement, KMS call or ledger operation and
-// started again, an erasure ends in the same state. At no point is anything of
-// the living lost, and at the end nothing of the forgotten is readable.
+// broken is an erasure that is broken off, with what of the tenant can still be
+// read when it is over: in the copy from before, and by the API.
+type broken struct {
+	name string
+	kind erasure.Kind
+	// kept are the texts that stay, bob's aside, and aliceTexts and shared those
+	// that a search finds. contents are alice's sessions that stay.
+	kept, aliceTexts, bobTexts, shared []string
+	contents                           []string
+	// outside is what stores outside memd keep.
+	outside []string
+}
+
+// What stays of alice when she loses one session.
+var aliceKeeps = append(contentsOf("alice", "s2"), append(contentsOf("alice", "user"), "user alice", "session s2", "alice two")...)
+
+var kinds = []broken{
+	{
+		name: "ForgetUser", kind: erasure.KindUser,
+		bobTexts: []string{"bob", "bob on bob", "bob outside"}, shared: []string{"bob shared"}, outside: []string{"bob/b1"},
+	},
+	{
+		name: "ForgetSession", kind: erasure.KindSession, kept: aliceKeeps, contents: []string{"s2"},
+		aliceTexts: []string{"alice two"}, bobTexts: []string{"bob", "bob on bob", "bob outside"}, shared: []string{"bob shared"},
+		outside: []string{"alice/s2", "bob/b1"},
+	},
+	{
+		name: "DeleteSession", kind: erasure.KindContent, contents: []string{"s2"},
+		kept:       append(slices.Clone(aliceKeeps), "alice one", "alice shared", "bob on alice", "summary", "session s1"),
+		aliceTexts: []string{"alice one", "alice two"}, bobTexts: []string{"bob", "bob on alice", "bob on bob", "bob outside"},
+		shared: []string{"alice shared", "bob shared", "summary"}, outside: []string{"alice/s2", "bob/b1"},
+	},
+	{name: "DeleteTenant", kind: erasure.KindTenant},
+}
+
+// Invariant 5: killed after any SQL statement, KMS call, ledger operation or call
+// to a store outside memd and started again, an erasure ends in the same state.
+// At no point is anything of the living lost, and at the end nothing of the
+// forgotten is readable.
 func TestInvariant5_CrashSweep(t *testing.T) {
-	for _, c := range []struct {
-		name, session string
-	}{{"ForgetUser", ""}, {"ForgetSession", "s1"}} {
+	for _, c := range kinds {
 		t.Run(c.name, func(t *testing.T) {
 			w := newSweep(t)
-			want := w.unbroken(c.session)
+			want := w.unbroken(c)
 			for i, mode := range fault.Modes {
 				step, k := 1, 1
 				if os.Getenv(strideVariable) == "" {
 					step, k = stride, 1+i*stride/len(fault.Modes)
 				}
-				last, broken := 0, map[string]int{}
+				last, at := 0, map[string]int{}
 				for ; ; k += step {
-					kind, blown := w.breakAt(c.session, k, mode, want)
+					kind, blown := w.breakAt(c, k, mode, want)
 					if t.Failed() {
 						t.Fatalf("first failure: %s %d, a %s", mode, k, kind)
 					}
 					if !blown {
 						break
 					}
-					broken[kind]++
+					at[kind]++
 					last = k
 				}
-				t.Logf("%s: broke off at %v of %d points", mode, broken, last)
+				t.Logf("%s: broke off at %v; the last of them was point %d, and point %d is not reached", mode, at, last, k)
 			}
 		})
 	}
@@ -69,11 +102,15 @@ func TestInvariant5_CrashSweep(t *testing.T) {
 // sweep is a world without a worker, where many tenants are broken one by one.
 type sweep struct {
 	*world
-	fuse  *fault.Fuse
-	wire  *fault.Wire
-	clean *erasure.Runner
-	n     int
-	id    uuid.UUID
+	fuse     *fault.Fuse
+	wire     *fault.Wire
+	clean    *erasure.Runner
+	caller   *purge.Caller
+	store    *outsideStore
+	storeURL string
+	other    people // who is never touched
+	n        int
+	id       uuid.UUID
 }
 
 func newSweep(t *testing.T) *sweep {
@@ -82,103 +119,64 @@ func newSweep(t *testing.T) *sweep {
 	w.StopWorker()
 	w.a, _ = w.Server()
 	w.b = w.a
-	w.owner = w.DB.Pool("")
+	w.owner, w.app = w.DB.Pool(""), w.DB.Pool(node.AppRole)
+	w.store, w.storeURL = w.startStore()
 	folder, err := ledger.OpenFolder(w.Ledger)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = folder.Close() })
-	if w.clean, err = w.runnerBehind(t.Context(), &fault.Fuse{}, w.DB.Pool(node.WorkerRole), folder); err != nil {
+	if w.clean, w.caller, err = w.runnerBehind(t.Context(), &fault.Fuse{}, w.DB.Pool(node.WorkerRole), folder); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(w.caller.Close)
 	wire, err := fault.OpenWire(w.fuse, w.DB.URL(node.WorkerRole))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.wire = wire
 	t.Cleanup(wire.Close)
+	w.other = w.populate()
 	return w
 }
 
-// people is a populated tenant, with what its random ids stand for.
-type people struct {
-	tenant memory.Tenant
-	labels []string // id, label, id, label …
-	old    tables
-	living []string // what anybody but alice's session said
-}
-
-func (w *sweep) populate() people {
-	w.t.Helper()
-	w.n++
-	ctx := w.t.Context()
-	pool := w.clean.Pool
-	var p people
-	err := pool.With(ctx, func(db pg.DB) error {
-		t, err := tenants.Create(ctx, db, time.Now(), fmt.Sprintf("tenant-%d", w.n), "", delayed(0))
-		if err != nil {
-			return err
-		}
-		folder, err := ledger.OpenFolder(w.Ledger)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = folder.Close() }()
-		err = shred.Provision(ctx, shred.ProvisionConfig{
-			Pool: pool, KMS: w.identity(kmsemu.Worker), Ledgers: []ledger.Ledger{folder}, Installation: w.id,
-			DestroyDelay: 24 * time.Hour, Clock: memd.SystemClock{},
-		}, t.No)
-		if err != nil {
-			return err
-		}
-		policy := memdtest.Policy()
-		p.tenant = memory.Tenant{No: t.No, Epoch: 1, Dimension: policy.Dimension, Embedder: policy.Embedder, Format: memory.VectorFormat(policy.VectorFormat)}
-		return tenants.Activate(ctx, db, time.Now(), t.No)
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	a := w.addTo(p.tenant,
-		said("alice", "s1", "alice one"), said("alice", "s2", "alice two"), contributed("alice", "s1", "alice shared"),
-		said("bob", "b1", "bob"), said("bob", "", "bob outside"), contributed("bob", "b1", "bob shared"),
-	)
-	d := w.addTo(p.tenant, drawn(memory.KindFact, user("bob"), "bob on alice", from(a[0]), from(a[3])), drawn(memory.KindFact, user("bob"), "bob on bob", from(a[3])))
-	e := w.addTo(p.tenant, drawn(memory.KindSummary, shared, "summary", from(d[0]), from(a[5])))
-	for i, id := range append(append(a, d...), e...) {
-		p.labels = append(p.labels, id.String(), fmt.Sprintf("row %d", i), strings.ReplaceAll(id.String(), "-", ""), fmt.Sprintf("row %d", i))
-	}
-	k := w.Keys(w.a, p.tenant)
-	group := k.SharedRef(app)
-	p.labels = append(p.labels, fmt.Sprintf("%x", group[:]), "shared")
-	for _, name := range []string{"alice", "bob"} {
-		ref := k.UserRef(app, name)
-		p.labels = append(p.labels, fmt.Sprintf("%x", ref[:]), name)
-		for _, s := range []string{"s1", "s2", "b1"} {
-			sref := k.SessionRef(ref, s)
-			p.labels = append(p.labels, fmt.Sprintf("%x", sref[:]), name+"'s "+s)
-		}
-	}
-	p.living = []string{"bob", "bob on bob", "bob outside", "bob shared"}
-	p.old = w.copyOf(p.tenant)
-	return p
-}
-
 // unbroken returns the state that every broken erasure must end in.
-func (w *sweep) unbroken(session string) string {
+func (w *sweep) unbroken(c broken) string {
 	w.t.Helper()
 	p := w.populate()
-	if _, err := w.clean.Run(w.t.Context(), w.acceptWhole(p, session)); err != nil {
+	if err := w.finish(w.clean, w.acceptWhole(&p, c)); err != nil {
 		w.t.Fatal(err)
 	}
-	w.check(p, session)
+	w.check(p, c)
 	return w.dump(p)
 }
 
+// finish runs a job to its end. The keys of a session's content wait a day for a
+// rotation that somebody else needs: that day passes at once.
+func (w *sweep) finish(r *erasure.Runner, j erasure.Job) error {
+	now := r.Clock
+	defer func() { r.Clock = now }()
+	p, err := r.Run(w.t.Context(), j)
+	if err == nil && j.Kind == erasure.KindContent && p.Wait > time.Hour {
+		r.Clock = dayLater{}
+		p, err = r.Run(w.t.Context(), j)
+	}
+	if err == nil && !p.Over {
+		err = fmt.Errorf("it waits for %v", p.Wait)
+	}
+	return err
+}
+
+type dayLater struct{}
+
+// Now implements memd.Clock.
+func (dayLater) Now() time.Time { return time.Now().Add(erasure.RotateEvery + time.Minute) }
+
 // breakAt breaks an erasure off at the k-th effect, resumes it and compares.
-func (w *sweep) breakAt(session string, k int, mode fault.Mode, want string) (kind string, blown bool) {
+func (w *sweep) breakAt(c broken, k int, mode fault.Mode, want string) (kind string, blown bool) {
 	w.t.Helper()
 	p := w.populate()
-	j := w.acceptWhole(p, session)
+	j := w.acceptWhole(&p, c)
 	w.fuse.Arm(k, mode)
 	err := w.runBroken(j, mode)
 	kind, blown = w.fuse.Blown()
@@ -186,14 +184,17 @@ func (w *sweep) breakAt(session string, k int, mode fault.Mode, want string) (ki
 	if !blown && err != nil {
 		w.t.Fatalf("point %d was not reached, and yet: %v", k, err)
 	}
-	w.living(p)
-	if _, err := w.clean.Run(w.t.Context(), w.job(j)); err != nil {
+	w.living(w.other)
+	if c.kind != erasure.KindTenant {
+		w.living(p)
+	}
+	if err := w.finish(w.clean, w.job(j)); err != nil {
 		w.t.Errorf("resuming: %v", err)
 	}
 	if got := w.job(j); got.State != erasure.StateFinal {
 		w.t.Errorf("resumed, it is %v", got.State)
 	}
-	w.check(p, session)
+	w.check(p, c)
 	if diff := cmp.Diff(want, w.dump(p)); diff != "" {
 		w.t.Errorf("end state (-want +got):\n%s", diff)
 	}
@@ -215,13 +216,14 @@ func (w *sweep) runBroken(j erasure.Job, mode fault.Mode) error {
 		return err
 	}
 	defer func() { _ = folder.Close() }()
-	r, err := w.runnerBehind(ctx, w.fuse, pool, folder)
+	r, caller, err := w.runnerBehind(ctx, w.fuse, pool, folder)
 	if err != nil {
 		return err
 	}
-	_, err = r.Run(ctx, j)
+	defer caller.Close()
+	err = w.finish(r, j)
 	for tries := 0; err != nil && tries < 5 && (mode == fault.StumbleBefore || mode == fault.StumbleAfter); tries++ {
-		_, err = r.Run(ctx, j)
+		err = w.finish(r, j)
 	}
 	return err
 }
@@ -230,13 +232,14 @@ func (w *sweep) runBroken(j erasure.Job, mode fault.Mode) error {
 func (w *sweep) living(p people) {
 	w.t.Helper()
 	bob, group := w.textsOf(p.tenant, user("bob")), w.textsOf(p.tenant, shared)
-	for _, text := range p.living {
+	for _, text := range []string{"bob", "bob on bob", "bob outside", "bob shared"} {
 		if !slices.Contains(bob, text) && !slices.Contains(group, text) {
 			w.t.Errorf("%q cannot be read, %q and %q can", text, bob, group)
 		}
 	}
+	w.kept(p.tenant, "bob", []string{"b1"}, []string{"b1"})
 	found := w.readableAs(kmsemu.Admin, p.old)
-	for _, text := range append(slices.Clone(p.living), "user bob", "session b1") {
+	for _, text := range p.living {
 		if !found[text] {
 			w.t.Errorf("%q of the old copy cannot be read", text)
 		}
@@ -244,40 +247,48 @@ func (w *sweep) living(p people) {
 }
 
 // check checks the end: all of the living, nothing of the forgotten, in the
-// tables and in the copy from before.
-func (w *sweep) check(p people, session string) {
+// tables, outside, and in the copy from before.
+func (w *sweep) check(p people, c broken) {
 	w.t.Helper()
-	want := append(slices.Clone(p.living), "user bob", "session b1")
-	var alice []string
-	if session != "" {
-		want, alice = append(want, "alice two", "user alice", "session s2"), []string{"alice two"}
+	w.outsiders(p, c.outside...)
+	enabled := 1
+	var want []string
+	if c.kind == erasure.KindTenant {
+		enabled = 0
+	} else {
+		want = append(slices.Clone(p.living), c.kept...)
+		w.live(p, c)
 	}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(w.readableAs(kmsemu.Admin, p.old)))); diff != "" {
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(w.readableAs(kmsemu.Admin, p.old))), cmpopts.EquateEmpty()); diff != "" {
 		w.t.Errorf("of the old copy (-want +got):\n%s", diff)
 	}
-	for scope, want := range map[memd.Scope][]string{
-		user("alice"): alice, user("bob"): {"bob", "bob on bob", "bob outside"}, shared: {"bob shared"},
-	} {
-		if diff := cmp.Diff(want, w.textsOf(p.tenant, scope)); diff != "" {
-			w.t.Errorf("%+v (-want +got):\n%s", scope, diff)
-		}
-	}
-	tree := w.openHead(p.tenant)
-	tree.Zero()
 	versions, err := w.identity(kmsemu.Worker).List(w.t.Context(), p.old.key)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	enabled := 0
 	for _, v := range versions {
 		if v.State == shred.VersionEnabled {
-			enabled++
+			enabled--
 		} else if !v.State.Doomed() {
 			w.t.Errorf("a version is %v", v.State)
 		}
 	}
-	if enabled != 1 {
-		w.t.Errorf("%d versions are enabled", enabled)
+	if enabled != 0 {
+		w.t.Errorf("%d versions too few are enabled", enabled)
 	}
+}
+
+// live checks what the API returns of a tenant that lives on.
+func (w *sweep) live(p people, c broken) {
+	w.t.Helper()
+	for scope, want := range map[memd.Scope][]string{user("alice"): c.aliceTexts, user("bob"): c.bobTexts, shared: c.shared} {
+		if diff := cmp.Diff(want, w.textsOf(p.tenant, scope)); diff != "" {
+			w.t.Errorf("%+v (-want +got):\n%s", scope, diff)
+		}
+	}
+	w.kept(p.tenant, "alice", []string{"s1", "s2"}, c.contents)
+	w.kept(p.tenant, "bob", []string{"b1"}, []string{"b1"})
+	tree := w.openHead(p.tenant)
+	tree.Zero()
 }

@@ -11,6 +11,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/tenants"
 	"forgettable.dev/memd/tombstones"
@@ -177,20 +178,25 @@ func (r *Runner) rested(ctx context.Context, batch func(tx pgx.Tx) (int64, error
 // rest deletes what the directory did not lead to, store by store, asked by
 // tenant alone.
 func (r *Runner) rest(ctx context.Context, j Job, n *notes) error {
-	found, err := r.wipe(ctx, j)
-	if err != nil {
+	if err := r.wipe(ctx, j, StepRest, n); err != nil {
 		return err
 	}
-	n.Found = found
 	return r.done(ctx, j, StepRest, *n)
 }
 
-// wipe empties all stores of the tenant and returns what there was.
-func (r *Runner) wipe(ctx context.Context, j Job) (Counts, error) {
-	var found Counts
-	err := r.Pool.With(ctx, func(db pg.DB) (err error) {
-		found, err = countAll(ctx, db, r.stores(), j, nil)
-		return err
+// wipe empties all stores of the tenant. What there was is noted before anything
+// is deleted, so that a run that was broken off has counted.
+func (r *Runner) wipe(ctx context.Context, j Job, step Step, n *notes) error {
+	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, j, step); err != nil || n.Found != nil {
+			return err
+		}
+		found, err := countAll(ctx, tx, r.stores(), j, nil)
+		if err != nil {
+			return err
+		}
+		n.Found = found
+		return noteStep(ctx, tx, j, step, *n, false, r.Clock.Now())
 	})
 	for stage := StageArtifacts; stage <= StageMemory && err == nil; stage++ {
 		for _, s := range r.stores() {
@@ -199,7 +205,7 @@ func (r *Runner) wipe(ctx context.Context, j Job) (Counts, error) {
 			}
 		}
 	}
-	return found, err
+	return err
 }
 
 // destroy destroys the tenant's last key. All rows were counted to be gone.
@@ -212,7 +218,8 @@ func (r *Runner) destroy(ctx context.Context, j Job, n *notes) error {
 	return r.done(ctx, j, StepDestroy, *n)
 }
 
-// closeTenant ends the purge: no API key of the tenant's is left.
+// closeTenant ends the purge: no API key and no purge target of the tenant's is
+// left.
 func (r *Runner) closeTenant(ctx context.Context, j Job) error {
 	if err := r.receipt(ctx, j, receipts.Provisional); err != nil {
 		return err
@@ -229,18 +236,18 @@ func (r *Runner) closeTenant(ctx context.Context, j Job) error {
 		if err := tenants.EndPurge(ctx, tx, now, j.Tenant); err != nil {
 			return err
 		}
+		if _, err := purge.DeleteTenant(ctx, tx, j.Tenant); err != nil {
+			return err
+		}
 		return r.end(ctx, tx, j, StepClose, now, now.Add(t.Policy.IngestionDelay))
 	})
 }
 
-// sweepTenant deletes whatever was written after all.
+// sweepTenant deletes whatever was written after all. Stores outside memd are
+// not asked again: what they ask for went with the last key.
 func (r *Runner) sweepTenant(ctx context.Context, j Job, n *notes) error {
-	found, err := r.wipe(ctx, j)
-	if err != nil {
+	if err := r.wipe(ctx, j, StepSweep, n); err != nil {
 		return fmt.Errorf("sweeping: %w", err)
-	}
-	if n.Found == nil {
-		n.Found = found
 	}
 	return r.done(ctx, j, StepSweep, *n)
 }
