@@ -34,7 +34,11 @@ var inner = prefixes(
 )
 
 // translated is where IPv6 hides an IPv4 address in its last four bytes.
-var translated = prefixes("64:ff9b::/96", "64:ff9b:1::/48", "::/96")
+var translated = prefixes("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96")
+
+// local are prefixes that translate inside the installation's own network, where
+// the hidden address may stand elsewhere than at the end (RFC 8215, RFC 6052).
+var local = prefixes("64:ff9b:1::/48")
 
 func prefixes(texts ...string) []netip.Prefix {
 	var ps []netip.Prefix
@@ -62,6 +66,9 @@ func (p policy) permits(a netip.Addr) bool {
 	}
 	if a.IsLoopback() {
 		return p.private
+	}
+	if within(local, a) && !p.private {
+		return false
 	}
 	if within(translated, a) {
 		b := a.As16()

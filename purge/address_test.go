@@ -17,10 +17,12 @@ func TestAddresses(t *testing.T) {
 		"10.0.0.1": insiders, "10.255.255.255": insiders, "172.16.0.1": insiders, "172.31.255.255": insiders, "192.168.1.1": insiders,
 		"::ffff:10.0.0.1": insiders, "fd00::1": insiders, "fc00::1": insiders, "fec0::1": insiders, "100.64.0.1": insiders,
 		"64:ff9b::10.0.0.1": insiders, "64:ff9b:1::10.0.0.1": insiders, "::10.0.0.1": insiders,
+		"64:ff9b:1:a00:0:100:808:808": insiders, "::ffff:0:10.0.0.1": insiders, // 10.0.0.1 behind 48 bits, and translated without state
 		"2002:0a00:0001::1": insiders, "2001:0:0a00:1::1": insiders, "198.18.0.1": insiders, "192.0.2.1": insiders,
 		"203.0.113.5": insiders, "2001:db8::1": insiders, "fd00::1%eth0": insiders,
 
 		"169.254.169.254": nobody, "169.254.0.1": nobody, "::ffff:169.254.169.254": nobody, "64:ff9b::169.254.169.254": nobody,
+		"::ffff:0:169.254.169.254": nobody, "64:ff9b:1::169.254.169.254": nobody,
 		"fe80::1": nobody, "fe80::1%eth0": nobody, "fd00:ec2::254": nobody, "fd20:ce::254": nobody, "100.100.100.200": nobody, "168.63.129.16": nobody,
 		"192.0.0.192": nobody, "0.0.0.0": nobody, "0.1.2.3": nobody, "::": nobody, "224.0.0.1": nobody, "ff02::1": nobody,
 		"255.255.255.255": nobody, "240.0.0.1": nobody, "::ffff:0.0.0.0": nobody,
