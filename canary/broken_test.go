@@ -154,14 +154,15 @@ func TestVerifier_WhatCouldNotBeAsked(t *testing.T) {
 }
 
 func TestVerifier_Logs(t *testing.T) {
-	s := population(t)
+	s := setup(t)
+	s.add(said("mara", "session-1", "My daughter has asthma."), said("ida", "session-2", "I like plain weather."))
 	name := filepath.Join(t.TempDir(), "agent.log")
 	write := func(text string) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write("request for \"mara\" in s1\nanswered\n")
+	write("request for \"mara\" in session-1\nanswered\n")
 	with := func(c *canary.Config) { c.LogFiles = []string{name} }
 	x := s.accept("mara", with)
 	x.whole()
@@ -174,6 +175,14 @@ func TestVerifier_Logs(t *testing.T) {
 	x.verify().want(t, "logs pass")
 	write("")
 	x.verify().want(t, "logs not_run nothing_before")
+
+	// An id that is too short to be looked for, and a session's that is not.
+	short := s.accept("ida", with)
+	short.whole()
+	write("request for ida\nanswered\n")
+	short.verify().want(t, "logs not_run partial")
+	write("request in session-2\nanswered\n")
+	short.verify().want(t, "logs fail log_hit")
 }
 
 func TestVerifier_Residue(t *testing.T) {

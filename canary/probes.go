@@ -49,9 +49,16 @@ type drawn struct {
 	Epoch   int64  `json:"epoch"`
 	// Identifiers are the ids of users and sessions, to be looked for in logs.
 	Identifiers []string `json:"identifiers"`
+	// Unlooked counts the ids that are not: too short, or too many.
+	Unlooked int64 `json:"unlooked,omitempty"`
 	// Neighbours are others whose keys could be derived.
 	Neighbours []memd.Contribution `json:"neighbours"`
 	At         time.Time           `json:"at"`
+}
+
+// nothing reports that nothing was drawn that could be looked for in rows.
+func (d *drawn) nothing() bool {
+	return len(d.Unique)+len(d.Shared)+len(d.Vectors)+len(d.SharedVectors)+len(d.Nonces) == 0
 }
 
 // fieldProbes names the value among those of a job.

@@ -279,6 +279,11 @@ func (v *Verifier) checkProbes(ctx context.Context, e *exam, before map[string]i
 		return none(reasonNotMeant), nil
 	case d == nil:
 		return none(reasonNoProbes), nil
+	case d.nothing():
+		// Of somebody whom nobody knows: the whole store need not be read for it.
+		out := none(reasonNoUnique)
+		out[1].Reason, out[2].Reason = reasonNoVectors, reasonNothing
+		return out, nil
 	}
 	key, err := v.wordKey(ctx, e)
 	if err != nil {

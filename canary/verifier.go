@@ -136,7 +136,7 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 		return p, nil
 	}
 	if len(v.c.LogFiles) > 0 {
-		if d.Identifiers, err = v.identifiers(ctx, e); err != nil {
+		if d.Identifiers, d.Unlooked, err = v.identifiers(ctx, e); err != nil {
 			return memd.Probes{}, err
 		}
 	}
