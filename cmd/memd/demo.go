@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"forgettable.dev/memd/internal/demo"
@@ -13,7 +15,7 @@ import (
 // demoCmd shows that forgetting works.
 type demoCmd struct {
 	Keep    string `placeholder:"DIR" help:"Use this folder, which must be new or empty, and leave everything in it."`
-	Instead string `enum:",nothing,delete" default:"" placeholder:"nothing|delete" help:"Do nothing instead of forgetting, or delete the rows only: checks must fail then, which shows that they can."`
+	Instead string `enum:",nothing,delete,forge" default:"" placeholder:"nothing|delete|forge" help:"Do nothing instead of forgetting, or delete the rows only, or forget and forge the receipt: checks must fail then, which shows that they can."`
 }
 
 // Help is the longer text of --help.
@@ -38,7 +40,7 @@ func (c *demoCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	err = demo.Run(ctx, demo.Config{
 		Dir: dir, Out: con.Stdout, Color: isTerminal(con.Stdout) && con.Getenv("NO_COLOR") == "",
-		Instead: demo.Instead(c.Instead), Connect: c.connect, Reason: reasonOf,
+		Instead: demo.Instead(c.Instead), Connect: c.connect, Reason: reasonOf, Command: command,
 	})
 	if c.Keep != "" {
 		con.notef("Everything is in %s.", dir)
@@ -52,5 +54,19 @@ func (demoCmd) connect(url, key string) (demo.API, error) {
 	if err != nil {
 		return demo.API{}, err
 	}
-	return demo.API{Memory: clients.Memory, Erasure: clients.Erasure, Admin: clients.Admin}, nil
+	return demo.API{
+		Session: clients.Session, Memory: clients.Memory, Artifacts: clients.Artifacts,
+		Erasure: clients.Erasure, Admin: clients.Admin, Targets: clients.Targets,
+	}, nil
+}
+
+// command runs this command line with nothing of the environment, for what the
+// demo shows of it.
+func command(ctx context.Context, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	none := func(string) string { return "" }
+	if status := run(ctx, args, none, strings.NewReader(""), &stdout, &stderr); status != exitOK {
+		return stdout.String(), fmt.Errorf("exit status %d, %s", status, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
 }

@@ -34,10 +34,10 @@ func runDemo(t *testing.T, args ...string) (status int, held, failed []string, o
 
 func TestDemo_EveryCheckHolds(t *testing.T) {
 	status, held, failed, output := runDemo(t)
-	if status != exitOK || len(failed) > 0 || len(held) < 20 {
+	if status != exitOK || len(failed) > 0 || len(held) < 35 {
 		t.Errorf("status %d, %d checks held, failed: %q\n%s", status, len(held), failed, output)
 	}
-	for _, want := range []string{"unreadable", "destroyed for good", "purged from the provider", "$0.12 a month"} {
+	for _, want := range []string{"unreadable", "destroyed for good", "purged from the provider", "$0.12 a month", "fence", "recheck", "verified: 2 receipts"} {
 		if !strings.Contains(output, want) {
 			t.Errorf("the output does not say %q:\n%s", want, output)
 		}
@@ -48,18 +48,20 @@ func TestDemo_EveryCheckHolds(t *testing.T) {
 // it, and show that the others had something to look at.
 var controls = []string{
 	"Mara's words are found, by search and by SQL, so that later checks have something to miss",
+	"So are her conversations, what was noted about her, and her files",
 	"Jonas finds a summary that was drawn from Mara's words and his, and a notice drawn from that summary",
 	"Today everything in it can be read with the key service's help, which is the point of a backup",
-	"Nothing that anybody said is on the disk in clear, nor who said it",
-	"Jonas's own rows are not",
+	"It counts what would go, as SQL counts it, and changes nothing",
 	"Everybody else's rows in the same dump open with acme's current tree",
 	"Globex was not touched",
+	"Jonas's own rows are not",
 	"A neighbour's conversation that comes again is accepted, and stored once",
+	"Nothing that anybody said, noted or filed is on the disk in clear, nor who it was",
 }
 
 func TestDemo_FailsWhenNobodyForgets(t *testing.T) {
 	status, held, failed, output := runDemo(t, "--instead=nothing")
-	if status != exitFailure || len(failed) < 12 {
+	if status != exitFailure || len(failed) < 22 {
 		t.Errorf("status %d, failed: %q\n%s", status, failed, output)
 	}
 	if diff := cmp.Diff(controls, held); diff != "" {
@@ -76,11 +78,30 @@ func TestDemo_FailsWhenRowsAreOnlyDeleted(t *testing.T) {
 	for _, want := range []string{
 		"The current tree does not derive them",
 		"Mara's rows are all there, and none can be read, with the key service at hand",
+		"Nor can an event, an entry of state or a file of hers, with its name",
 		"Nor can her name in the directory, nor those of her conversations",
+		"The store outside memd has forgotten her too, and nobody else",
+		"A conversation of hers that is taken into memory while this runs is refused",
+		"It found the row, erased it, looked everywhere again, and the erasure is final",
+		"Signed, in the log, and nothing missing there: verified offline, with the public key alone",
 		"Under a new session id, with the time when it was said: refused",
 	} {
 		if !slices.Contains(failed, want) {
 			t.Errorf("%q held although no key was destroyed:\n%s", want, output)
 		}
+	}
+}
+
+// A receipt is worth what its verification is: everything is forgotten, one byte
+// of the receipt is another, and just the checks of the receipt fail.
+func TestDemo_FailsWhenTheReceiptWasChanged(t *testing.T) {
+	status, _, failed, output := runDemo(t, "--instead=forge")
+	want := []string{
+		"Signed, in the log, and nothing missing there: verified offline, with the public key alone",
+		"With one byte changed, one that says what the sweep found, it does not verify",
+		"Whoever has the salt can show that it is about Mara, and cannot show that it is about Jonas",
+	}
+	if diff := cmp.Diff(want, failed); status != exitFailure || diff != "" {
+		t.Errorf("status %d, failed:\n%s\n%s", status, diff, output)
 	}
 }

@@ -35,15 +35,28 @@ func (d *demo) backup(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = copied.close() }()
-	of, others, err := d.readBackup(ctx, copied, true)
+	k, err := d.keysOf(ctx, copied, d.acme.tenant)
 	if err != nil {
 		return err
 	}
-	d.before.backup = of
-	d.check(of.opened > 0 && of.opened == of.total() && others.opened == others.total(),
+	defer k.Drop()
+	hers, rest, err := d.split(ctx, copied)
+	if err != nil {
+		return err
+	}
+	kept, keptRest, err := d.splitKept(ctx, copied)
+	if err != nil {
+		return err
+	}
+	of, others := read(k, hers, d.acme.texts), read(k, rest, d.acme.texts)
+	ofKept, othersKept := readKept(k, kept, d.acme.said), readKept(k, keptRest, d.acme.said)
+	d.before.backup, d.before.inDump = of, ofKept
+	d.check(of.opened > 0 && of.opened == of.total() && others.opened == others.total() &&
+		ofKept.opened > 0 && ofKept.opened == ofKept.total() && othersKept.opened == othersKept.total(),
 		"Today everything in it can be read with the key service's help, which is the point of a backup",
-		"restored beside: %d of %d rows of Mara's and %d of %d of others open with the key tree in the dump", of.opened, of.total(), others.opened, others.total())
-	return d.checkNothingInClear()
+		"restored beside, opened with the key tree in the dump: %d of %d memories of Mara's and %d of %d of others;\n      %d of %d events, entries of state, file names and files of Mara's and %d of %d of others",
+		of.opened, of.total(), others.opened, others.total(), ofKept.opened, ofKept.total(), othersKept.opened, othersKept.total())
+	return nil
 }
 
 // restore restores the dump into a new database beside the live one, which
@@ -57,25 +70,6 @@ func (d *demo) restore(ctx context.Context, name string) (*witness, error) {
 		return nil, err
 	}
 	return openWitness(ctx, url)
-}
-
-// readBackup tries to open every row of acme in a restored copy: those with
-// Mara's words, and the others'. The tree is the copy's own, or the current one.
-func (d *demo) readBackup(ctx context.Context, copied *witness, own bool) (of, others reading, err error) {
-	from := d.live
-	if own {
-		from = copied
-	}
-	k, err := d.keysOf(ctx, from, d.acme.tenant)
-	if err != nil {
-		return of, others, err
-	}
-	defer k.Drop()
-	hers, rest, err := d.split(ctx, copied)
-	if err != nil {
-		return of, others, err
-	}
-	return read(k, hers, d.acme.texts), read(k, rest, d.acme.texts), nil
 }
 
 // split reads acme's rows from a copy: those with Mara's words, and the rest.

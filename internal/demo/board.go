@@ -12,6 +12,31 @@ type board struct {
 	color  bool
 	checks int
 	failed []string
+	row    int // items in the row that is being written
+}
+
+// itemsInRow fit 100 columns.
+const itemsInRow = 6
+
+// item writes one of many at once, several to a line, until endRow.
+func (b *board) item(format string, args ...any) {
+	if b.row == itemsInRow {
+		b.endRow()
+	}
+	if b.row == 0 {
+		fmt.Fprint(b.out, "    ")
+	} else {
+		fmt.Fprint(b.out, "  ")
+	}
+	fmt.Fprintf(b.out, format, args...)
+	b.row++
+}
+
+func (b *board) endRow() {
+	if b.row > 0 {
+		fmt.Fprintln(b.out)
+	}
+	b.row = 0
 }
 
 // ANSI sequences, written to a terminal only.

@@ -32,6 +32,10 @@ func (d *demo) checkLive(ctx context.Context) error {
 	}
 	d.check(left.total() == 0, "The tables hold no memory of hers, nor one with her words in it",
 		"by SQL, as superuser: %s; before: %d in all. Stubs in the directory stay, sealed", left, d.before.trace.total())
+	if err := d.checkKept(ctx); err != nil {
+		return err
+	}
+	d.checkOutside()
 	if err := d.checkShared(ctx); err != nil {
 		return err
 	}
@@ -39,15 +43,33 @@ func (d *demo) checkLive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	same, rowsSeen := 0, 0
+	same, rowsSeen, keptSeen := 0, 0, 0
 	for name, v := range now {
 		rowsSeen += len(v.rows)
+		keptSeen += v.kept.total()
 		if v.equal(d.before.others[name].without(d.derived.falls())) {
 			same++
 		}
 	}
 	d.check(same == len(now) && len(now) == len(d.before.others), "Everybody else sees what they saw, scores included",
-		"%d of %d scopes of acme and globex with %d rows, one of globex's the same user id as Mara's", same, len(now), rowsSeen)
+		"%d of %d scopes of acme and globex with %d memories and %d events, notes and files, one of globex's the same user id as Mara's", same, len(now), rowsSeen, keptSeen)
+	return nil
+}
+
+// checkKept looks for Mara's conversations, state and files, as her agent would
+// and by SQL.
+func (d *demo) checkKept(ctx context.Context) error {
+	now, err := d.kept(ctx, d.acme, mara)
+	if err != nil {
+		return err
+	}
+	left, err := d.live.traceKept(ctx, d.acme.tenant, d.mara.number)
+	if err != nil {
+		return err
+	}
+	d.check(now.total() == 0 && left.total() == 0 && now.missing == len(d.mara.sessions),
+		"Her conversations, what was noted about her, and her files are gone",
+		"by API: %d conversations NOT_FOUND, %s; by SQL: %d rows, %d before", now.missing, now, left.total(), d.before.traceKept.total())
 	return nil
 }
 
@@ -113,20 +135,29 @@ func (d *demo) checkBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	old, err := d.keys.open(ctx, blob)
+	old, oldErr := d.keys.open(ctx, blob)
 	withOld, refusal := reading{}, "the tree in the dump opens"
-	if err == nil {
+	if oldErr == nil {
 		withOld = read(old, hers, d.acme.texts)
 		old.Drop()
-	} else if shredded(err) {
+	} else if shredded(oldErr) {
 		refusal = "the key service refuses the tree in the dump (" + blob.version[strings.LastIndex(blob.version, "/")+1:] + " is destroyed)"
 	} else {
-		return fmt.Errorf("asking for the tree in the dump: %w", err)
+		return fmt.Errorf("asking for the tree in the dump: %w", oldErr)
 	}
+	kept, keptRest, err := d.splitKept(ctx, copied)
+	if err != nil {
+		return err
+	}
+	keptNew := readKept(current, kept, d.acme.said)
 	withNew := read(current, hers, d.acme.texts)
 	d.check(withOld.total() == 0 && withNew.shredded == len(hers) && len(hers) == d.before.backup.opened,
 		"Mara's rows are all there, and none can be read, with the key service at hand",
 		"%d rows; %s; with the current tree %d open and %d have no key", len(hers), refusal, withNew.opened, withNew.shredded)
+
+	d.check(keptNew.shredded == len(kept) && len(kept) == d.before.inDump.opened && shredded(oldErr),
+		"Nor can an event, an entry of state or a file of hers, with its name",
+		"%d of them; with the current tree %d open and %d have no key", len(kept), keptNew.opened, keptNew.shredded)
 
 	userID, sessions, err := copied.directory(ctx, d.acme.tenant, d.mara.number)
 	if err != nil {
@@ -144,9 +175,10 @@ func (d *demo) checkBackup(ctx context.Context) error {
 	d.check(names == 1+len(sessions) && len(sessions) > 0, "Nor can her name in the directory, nor those of her conversations",
 		"%d of %d sealed ids have no key", names, 1+len(sessions))
 
-	others := read(current, rest, d.acme.texts)
-	d.check(others.opened == len(rest) && len(rest) > 0, "Everybody else's rows in the same dump open with acme's current tree",
-		"%d of %d, word for word", others.opened, len(rest))
+	others, othersKept := read(current, rest, d.acme.texts), readKept(current, keptRest, d.acme.said)
+	d.check(others.opened == len(rest) && len(rest) > 0 && othersKept.opened == len(keptRest) && len(keptRest) > 0,
+		"Everybody else's rows in the same dump open with acme's current tree",
+		"%d of %d memories and %d of %d of what was kept, word for word", others.opened, len(rest), othersKept.opened, len(keptRest))
 	return d.checkGlobex(ctx, copied)
 }
 

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/google/uuid"
+
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/cluster"
@@ -25,15 +27,22 @@ const (
 	// DoNothing leaves the forgetting out. Nearly every check must fail.
 	DoNothing Instead = "nothing"
 	// DeleteRows deletes the user's rows one by one, and what was derived from
-	// them. Search is as good as after a forgetting; the backups are not.
+	// them, and the rest of what memd has of the user. Search is as good as after
+	// a forgetting; the backups are not.
 	DeleteRows Instead = "delete"
+	// ForgeReceipt forgets, and changes one byte of the receipt before it is
+	// verified.
+	ForgeReceipt Instead = "forge"
 )
 
-// API is what a tenant's agent calls.
+// API is what a tenant's agent calls, and an operator.
 type API struct {
-	Memory  memdv1connect.MemoryServiceClient
-	Erasure memdv1connect.ErasureServiceClient
-	Admin   memdv1connect.AdminServiceClient
+	Session   memdv1connect.SessionServiceClient
+	Memory    memdv1connect.MemoryServiceClient
+	Artifacts memdv1connect.ArtifactServiceClient
+	Erasure   memdv1connect.ErasureServiceClient
+	Admin     memdv1connect.AdminServiceClient
+	Targets   memdv1connect.TargetServiceClient
 }
 
 // Config says where the demo runs. All fields are required but Color and Instead.
@@ -50,6 +59,9 @@ type Config struct {
 	// machine-readable reason of their errors.
 	Connect func(url, key string) (API, error)
 	Reason  func(error) memdv1.Reason
+	// Command runs memd's own command line, and returns what it prints. It fails
+	// when the exit status is not 0.
+	Command func(ctx context.Context, args ...string) (stdout string, err error)
 }
 
 // demo is one run.
@@ -61,14 +73,22 @@ type demo struct {
 	keys keyService
 	live *witness
 
+	operator     API
 	acme, globex *customer
+	outside      *outside
 	derived      derivedRows
 	// mara is who is forgotten, as the database knows her.
 	mara person
 	// before and after are what the tables, searches and backups showed.
 	before observation
 	dump   string
-	report *memdv1.Report
+	// request and salt are of the erasure, and steps which of its steps were
+	// shown. The report is nil when nobody was forgotten.
+	request, salt string
+	steps         map[string]bool
+	dry           map[string]int64
+	planted       uuid.UUID
+	report        *memdv1.Report
 }
 
 // Run runs the demo and writes what it shows to Config.Out. It returns a
@@ -76,7 +96,7 @@ type demo struct {
 // on. Everything that it starts has ended when it returns.
 func Run(ctx context.Context, c Config) (err error) {
 	began := time.Now()
-	d := &demo{c: c, board: &board{out: c.Out, color: c.Color}}
+	d := &demo{c: c, board: &board{out: c.Out, color: c.Color}, steps: map[string]bool{}}
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the demo's folder: %w", err)
 	}
@@ -107,9 +127,12 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.live.close()) }()
+	defer func() { err = errors.Join(err, d.outside.close()) }()
 	for _, step := range []func(context.Context) error{
-		d.customers, d.remember, d.derive, d.lookBefore, d.backup, d.forget,
-		d.checkLive, d.checkKeys, d.checkBackup, d.checkLateWrites, d.checkReturn, d.ending,
+		d.customers, d.converse, d.derive, d.lookBefore, d.backup, d.countFirst, d.forget,
+		// While the tenant's ingestion delay passes: what needs no live rows.
+		d.checkKeys, d.checkBackup, d.checkSweep,
+		d.checkLive, d.checkLateWrites, d.checkReturn, d.checkReceipt, d.checkNothingInClear, d.ending,
 	} {
 		if err := step(ctx); err != nil {
 			return err

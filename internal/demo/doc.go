@@ -1,14 +1,17 @@
 // Package demo shows on one machine what memd promises, with nothing mocked:
 // a private PostgreSQL, the API over HTTP with API keys, the worker, the KMS
-// emulator over gRPC, and a backup taken with pg_dump.
+// emulator over gRPC, a backup taken with pg_dump, and a store outside memd that
+// is served with package eraser.
 //
-// Two tenants talk to their agents, one user is forgotten, and every promise
-// becomes a check that looks for itself: at the tables by SQL, at the bytes on
-// the disk, at the key trees with the KMS at hand, at two copies restored from
-// the same dump. Of the product's code the checks use the client's side of the
-// API, and the decryption, because whoever steals a backup has that too.
+// Two tenants talk to their agents, who keep conversations, notes and files. One
+// user is forgotten, by a job whose steps are shown, and every promise becomes a
+// check that looks for itself: at the tables by SQL, at the bytes on the disk, at
+// the key trees with the KMS at hand, at two copies restored from the same dump,
+// at the receipts with the command line and the public key. Of the product's code
+// the checks use the client's side of the API, the verification of receipts, and
+// the decryption, because whoever steals a backup has that too.
 //
 // A check that cannot fail shows nothing. Each looks for the same thing before
 // the forgetting and must find it, and Config.Instead leaves the forgetting
-// out, so that the checks can be seen to fail.
+// out, or forges the receipt, so that the checks can be seen to fail.
 package demo

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"forgettable.dev/memd"
@@ -13,6 +15,10 @@ import (
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/tenants"
 )
+
+// ingestionDelay is how late words may arrive in the demo's tenants: as long, and
+// no longer, as the checks take that come before the second sweep.
+const ingestionDelay = 2 * time.Second
 
 // The people of acme whom the demo speaks about.
 const (
@@ -30,6 +36,8 @@ type customer struct {
 	// added are the ids of the rows of each session, in order.
 	added map[string][]string
 	texts map[string]string // by memory id: what was stored, derived rows too
+	// said is what is in events, state and files, as it is written there.
+	said []string
 }
 
 // users returns the customer's users in the order of the file.
@@ -53,8 +61,7 @@ func (d *demo) customers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	operator, err := d.c.Connect(d.url, secret)
-	if err != nil {
+	if d.operator, err = d.c.Connect(d.url, secret); err != nil {
 		return err
 	}
 	d.acme = &customer{name: "acme", display: "Acme Pharmacies", app: "pharmacy"}
@@ -62,11 +69,13 @@ func (d *demo) customers(ctx context.Context) error {
 	d.section("Two tenants, each with a key of its own at the key service")
 	for _, c := range []*customer{d.acme, d.globex} {
 		c.talks, c.added, c.texts = talks[c.name], map[string][]string{}, map[string]string{}
-		_, err := operator.Admin.CreateTenant(ctx, &memdv1.CreateTenantRequest{Name: c.name, DisplayName: c.display})
+		_, err := d.operator.Admin.CreateTenant(ctx, &memdv1.CreateTenantRequest{
+			Name: c.name, DisplayName: c.display, Policy: &memdv1.Policy{IngestionDelay: durationpb.New(ingestionDelay)},
+		})
 		if err != nil {
 			return fmt.Errorf("creating tenant %s: %w", c.name, err)
 		}
-		key, err := operator.Admin.CreateApiKey(ctx, &memdv1.CreateApiKeyRequest{
+		key, err := d.operator.Admin.CreateApiKey(ctx, &memdv1.CreateApiKeyRequest{
 			Tenant: c.name, Name: "agent", Roles: []memdv1.Role{memdv1.Role_ROLE_AGENT, memdv1.Role_ROLE_ERASER},
 		})
 		if err != nil {
@@ -80,28 +89,11 @@ func (d *demo) customers(ctx context.Context) error {
 		}
 		d.show("%-7s %-16s app %-9s %d users, %d conversations", c.name, c.display, c.app, len(c.users()), len(c.talks))
 	}
-	return nil
+	return d.register(ctx)
 }
 
-// remember stores what was said, a request for each conversation.
-func (d *demo) remember(ctx context.Context) error {
-	for _, c := range []*customer{d.acme, d.globex} {
-		for i := range c.talks {
-			talk := &c.talks[i]
-			resp, err := c.api.Memory.Add(ctx, &memdv1.AddRequest{Rows: c.rows(talk)})
-			if err != nil {
-				return fmt.Errorf("storing a conversation of %s: %w", c.name, err)
-			}
-			for n, r := range resp.GetResults() {
-				c.added[talk.Session] = append(c.added[talk.Session], r.GetMemoryId())
-				c.texts[r.GetMemoryId()] = talk.Turns[n].Text
-			}
-		}
-	}
-	return nil
-}
-
-// rows are the turns of a conversation as rows to add.
+// rows are the turns of a conversation as rows to add, the same that AddSession
+// makes of its events.
 func (c *customer) rows(talk *conversation) []*memdv1.Row {
 	var rows []*memdv1.Row
 	for i, t := range talk.Turns {
@@ -176,7 +168,8 @@ func (d *demo) derive(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.show("stored %d rows of acme, 3 of them with Mara's words in them and derived, and %d of globex", len(c.texts), len(d.globex.texts))
+	d.show("every conversation is kept with its events, state and a transcript, and taken into memory:")
+	d.show("%d memories of acme, 3 of them derived and with Mara's words in them, and %d of globex", len(c.texts), len(d.globex.texts))
 	return nil
 }
 

@@ -43,6 +43,9 @@ func (d *demo) checkLateWrites(ctx context.Context) error {
 		}
 		d.check(err != nil && got == x.want, x.claim, "Add of %d rows: %s", len(x.rows), name(got))
 	}
+	if err := d.checkLateEvents(ctx); err != nil {
+		return err
+	}
 	if err := d.checkByHand(ctx); err != nil {
 		return err
 	}
@@ -59,6 +62,33 @@ func (d *demo) checkLateWrites(ctx context.Context) error {
 	}
 	d.check(unchanged == len(neighbour), "A neighbour's conversation that comes again is accepted, and stored once",
 		"Owen's %d rows: %d unchanged", len(neighbour), unchanged)
+	return nil
+}
+
+// checkLateEvents appends to an old conversation of Mara's, and to its files.
+func (d *demo) checkLateEvents(ctx context.Context) error {
+	talk := d.talk("mara-2025-01-inhaler")
+	_, appended := d.acme.api.Session.AppendEvents(ctx, &memdv1.AppendEventsRequest{
+		App: d.acme.app, UserId: mara, SessionId: talk.Session,
+		Events: []*memdv1.Event{{Id: "late", Author: "user", Content: content("user", "One more thing."), Timestamp: timestamppb.New(time.Now())}},
+	})
+	_, created := d.acme.api.Session.CreateSession(ctx, &memdv1.CreateSessionRequest{App: d.acme.app, UserId: mara, SessionId: talk.Session})
+	file, text := talk.transcript()
+	saved := d.acme.save(ctx, &memdv1.ArtifactOwner{App: d.acme.app, UserId: mara, SessionId: talk.Session}, file, text)
+	ok, said := true, []string{}
+	for i, err := range []error{appended, created, saved} {
+		reason := memdv1.Reason_REASON_UNSPECIFIED
+		if err != nil {
+			reason = d.c.Reason(err)
+		}
+		switch reason {
+		case memdv1.Reason_REASON_NOT_FOUND, memdv1.Reason_REASON_SESSION_FORGOTTEN, memdv1.Reason_REASON_SOURCE_TIME_REQUIRED:
+		default:
+			ok = false
+		}
+		said = append(said, []string{"AppendEvents", "CreateSession", "SaveArtifact"}[i]+" "+name(reason))
+	}
+	d.check(ok, "As an event, a conversation of that id, or a file of it: refused", "%s", strings.Join(said, ", "))
 	return nil
 }
 
@@ -125,8 +155,18 @@ func (d *demo) checkReturn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.check(len(rows) == 1 && rows[0].GetText() == words && len(hits) <= 1 && number != d.mara.number,
+	made, err := d.acme.api.Session.CreateSession(ctx, &memdv1.CreateSessionRequest{App: d.acme.app, UserId: mara, SessionId: "mara-new"})
+	if err != nil {
+		return fmt.Errorf("beginning a conversation: %w", err)
+	}
+	files, err := d.acme.api.Artifacts.ListArtifacts(ctx, &memdv1.ListArtifactsRequest{Owner: &memdv1.ArtifactOwner{App: d.acme.app, UserId: mara}})
+	if err != nil {
+		return fmt.Errorf("listing her files: %w", err)
+	}
+	state := len(made.GetSession().GetState())
+	d.check(len(rows) == 1 && rows[0].GetText() == words && len(hits) <= 1 && number != d.mara.number && state == 0 && len(files.GetArtifacts()) == 0,
 		"She starts empty, under a new number",
-		"1 row stored; listed %d, found by her old question %d; her number %s was %s", len(rows), len(hits), number, d.mara.number)
+		"1 row stored; listed %d, found by her old question %d; noted about her %d, files %d; her number %s was %s",
+		len(rows), len(hits), state, len(files.GetArtifacts()), number, d.mara.number)
 	return nil
 }

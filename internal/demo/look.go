@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"forgettable.dev/memd"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 )
@@ -26,14 +24,21 @@ type person struct {
 type observation struct {
 	hits      int // of maraQueries
 	trace     trace
+	kept      keptView
+	traceKept traceOfKept
 	backup    reading // Mara's rows in the dump
+	inDump    reading // what was kept of her, there
 	others    map[string]view
 	jonasRows int
+	// outside and outsideJonas count in the store outside memd.
+	outside, outsideJonas int64
 }
 
-// view is all that one user sees: every row, and one search, as text.
+// view is all that one user sees: every row, one search, and what was kept, as
+// text.
 type view struct {
 	rows, hits []string
+	kept       keptView
 }
 
 // without leaves out the rows and hits of some memories.
@@ -41,10 +46,13 @@ func (v view) without(ids []string) view {
 	drop := func(s string) bool {
 		return slices.ContainsFunc(ids, func(id string) bool { return strings.HasPrefix(s, id) })
 	}
-	return view{slices.DeleteFunc(slices.Clone(v.rows), drop), slices.DeleteFunc(slices.Clone(v.hits), drop)}
+	return view{slices.DeleteFunc(slices.Clone(v.rows), drop), slices.DeleteFunc(slices.Clone(v.hits), drop), v.kept}
 }
 
-func (v view) equal(w view) bool { return slices.Equal(v.rows, w.rows) && slices.Equal(v.hits, w.hits) }
+func (v view) equal(w view) bool {
+	return slices.Equal(v.rows, w.rows) && slices.Equal(v.hits, w.hits) && slices.Equal(v.kept.events, w.kept.events) &&
+		slices.Equal(v.kept.state, w.kept.state) && slices.Equal(v.kept.files, w.kept.files)
+}
 
 // lookBefore searches as the agents do and notes what must be gone later, and
 // what must not.
@@ -79,6 +87,9 @@ func (d *demo) lookBefore(ctx context.Context) (err error) {
 	d.check(d.before.hits > 0 && d.before.trace.Owned > 0 && d.before.trace.Contributed+d.before.trace.Further > d.before.trace.Owned,
 		"Mara's words are found, by search and by SQL, so that later checks have something to miss",
 		"%d hits of %d searches; %s", d.before.hits, len(maraQueries), d.before.trace)
+	if err := d.lookAtKept(ctx); err != nil {
+		return err
+	}
 	if d.before.others, err = d.others(ctx); err != nil {
 		return err
 	}
@@ -88,6 +99,23 @@ func (d *demo) lookBefore(ctx context.Context) (err error) {
 	d.check(strings.Contains(found, d.derived.household) && strings.Contains(found, d.derived.notice),
 		"Jonas finds a summary that was drawn from Mara's words and his, and a notice drawn from that summary",
 		"%d hits in his own and the shared scope, of %d rows of his", len(shared.hits), len(shared.rows))
+	return nil
+}
+
+// lookAtKept looks at what was kept of Mara, in memd and outside.
+func (d *demo) lookAtKept(ctx context.Context) (err error) {
+	if d.before.kept, err = d.kept(ctx, d.acme, mara); err != nil {
+		return err
+	}
+	if d.before.traceKept, err = d.live.traceKept(ctx, d.acme.tenant, d.mara.number); err != nil {
+		return err
+	}
+	d.before.outside, d.before.outsideJonas = d.outside.of(d.acme.app, mara), d.outside.of(d.acme.app, jonas)
+	t := d.before.traceKept
+	d.check(len(d.before.kept.events) > 0 && len(d.before.kept.state) > 1 && len(d.before.kept.files) > 1 && d.before.kept.missing == 0 &&
+		t.Events > 0 && t.State > 0 && t.UserState > 0 && t.AppState > 0 && t.Files > 0 && t.Chunks > 0 && d.before.outside > 0,
+		"So are her conversations, what was noted about her, and her files",
+		"by API: %s; by SQL: %s", d.before.kept, t)
 	return nil
 }
 
@@ -101,6 +129,9 @@ func (d *demo) others(ctx context.Context) (map[string]view, error) {
 			}
 			v, err := c.view(ctx, user)
 			if err != nil {
+				return nil, err
+			}
+			if v.kept, err = d.kept(ctx, c, user); err != nil {
 				return nil, err
 			}
 			out[c.name+" "+user] = v
@@ -148,8 +179,4 @@ func (c *customer) view(ctx context.Context, user string) (view, error) {
 		v.hits = append(v.hits, fmt.Sprintf("%s %.6f %s", h.GetMemory().GetMemoryId(), h.GetScore(), h.GetMemory().GetText()))
 	}
 	return v, nil
-}
-
-func date(t *timestamppb.Timestamp) string {
-	return t.AsTime().UTC().Format("2 January 2006, 15:04 UTC")
 }

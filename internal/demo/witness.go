@@ -169,3 +169,33 @@ func (w *witness) putBack(ctx context.Context, row []byte) error {
 	_, err := w.conn.Exec(ctx, sqlPutBack, row)
 	return err
 }
+
+const sqlMemoriesOf = `
+SELECT count(*) FROM memd.memories m WHERE m.tenant_no = $1 AND (m.owner_no = $2 OR m.contributor_no = $2 OR EXISTS (
+  SELECT FROM memd.memory_contributions c WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id AND c.contributor_no = $2))`
+
+// memoriesOf counts the memories that are a subject's or have their words in
+// them.
+func (w *witness) memoriesOf(ctx context.Context, tenant memd.TenantNo, subject memd.Number) (n int64, err error) {
+	if err := w.conn.QueryRow(ctx, sqlMemoriesOf, tenant, subject).Scan(&n); err != nil {
+		return 0, fmt.Errorf("counting memories: %w", err)
+	}
+	return n, nil
+}
+
+const sqlIsThere = `SELECT EXISTS (SELECT FROM memd.memories WHERE tenant_no = $1 AND memory_id = $2)`
+
+func (w *witness) isThere(ctx context.Context, tenant memd.TenantNo, id uuid.UUID) (there bool, err error) {
+	if err := w.conn.QueryRow(ctx, sqlIsThere, tenant, id).Scan(&there); err != nil {
+		return false, fmt.Errorf("looking for a row: %w", err)
+	}
+	return there, nil
+}
+
+// withoutTriggers takes the guards out of the way, for this connection.
+func (w *witness) withoutTriggers(ctx context.Context) error {
+	if _, err := w.conn.Exec(ctx, `SET session_replication_role = replica`); err != nil {
+		return fmt.Errorf("turning triggers off: %w", err)
+	}
+	return nil
+}
