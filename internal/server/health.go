@@ -20,7 +20,8 @@ import (
 const readyTimeout = 2 * time.Second
 
 var services = []string{
-	memdv1connect.MemoryServiceName, memdv1connect.ErasureServiceName, memdv1connect.AdminServiceName,
+	memdv1connect.MemoryServiceName, memdv1connect.SessionServiceName, memdv1connect.ArtifactServiceName,
+	memdv1connect.ErasureServiceName, memdv1connect.AdminServiceName, memdv1connect.TargetServiceName,
 }
 
 // health answers whether calls would succeed: for a load balancer, which needs
