@@ -42,7 +42,7 @@ func (s *Service) refreshScopes(ctx context.Context, tenant memd.TenantNo, scope
 		for i := range fillers {
 			sinks[i] = fillers[i]
 		}
-		err := s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, tenant, ask, sinks) })
+		err := s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, tenant, nil, ask, sinks) })
 		for i, f := range fillers {
 			if err == nil {
 				f.apply()

@@ -34,7 +34,7 @@ func (s *Service) Evict(tenant memd.TenantNo, ref memd.Ref) {
 // in memory up to date, unless that is refused.
 func (s *Service) Fill(ctx context.Context, k *shred.Keys, t Tenant, ref memd.Ref, between func()) (applied bool, err error) {
 	f, ask := s.filler(s.residents.get(residentKey{t.No, ref}), ref, k, t.Dimension)
-	err = s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, t.No, []asked{ask}, []sink{f}) })
+	err = s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, t.No, nil, []asked{ask}, []sink{f}) })
 	if err != nil {
 		return false, err
 	}

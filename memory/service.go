@@ -27,6 +27,10 @@ type Tenant struct {
 	Embedder string
 	// Format is how vectors are stored.
 	Format VectorFormat
+	// Premise, if set, is that all of this is still so. Search has it compared
+	// with the database in the snapshot that it searches, and returns
+	// pg.ErrPremise when it does not hold; other calls do not look at it.
+	Premise *pg.Premise
 }
 
 // Defaults of a Config.

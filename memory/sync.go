@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
@@ -39,11 +40,12 @@ SELECT w.ord, true AS head, w.epoch, w.state, w.subject_no,
         WHERE h.tenant_no = @tenant AND h.owner_no = w.subject_no AND h.changed_xid >= w.since),
   ARRAY(SELECT x.memory_id FROM memd.deleted_memories x
         WHERE w.same AND x.tenant_no = @tenant AND x.owner_no = w.subject_no AND x.changed_xid >= w.since),
+  (SELECT p.revision FROM memd.premises p WHERE p.premise = @premise::bytea) = @revision::xid[],
   NULL::bigint, NULL::uuid, NULL::bigint, NULL::bigint, NULL::bigint[], NULL::smallint, NULL::int, NULL::timestamptz, NULL::timestamptz,
   NULL::timestamptz, NULL::timestamptz, NULL::bigint, NULL::smallint, NULL::smallint, NULL::bytea, NULL::bytea, NULL::bytea
 FROM w
 UNION ALL
-SELECT w.ord, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, w.subject_no,
+SELECT w.ord, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, w.subject_no,
   m.memory_id, m.contributor_no, m.contributor_session, m.more, m.kind, m.month, m.source_time, m.created_at, m.updated_at,
   m.expires_at, m.version, m.dimension, m.vector_format, m.sealed_text, m.sealed_vector, m.sealed_metadata
 FROM w CROSS JOIN LATERAL (
@@ -108,21 +110,22 @@ type sink interface {
 	row(f *fetched) error
 }
 
-// sync reads what changed in the scopes and gives it to their sinks.
-func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, scopes []asked, sinks []sink) error {
+// sync reads what changed in the scopes and gives it to their sinks. It stops
+// with pg.ErrPremise when the premise, if there is one, does not hold.
+func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, premise *pg.Premise, scopes []asked, sinks []sink) error {
 	refs, known, since := make([][]byte, len(scopes)), make([]memd.Number, len(scopes)), make([]int64, len(scopes))
 	for i := range scopes {
 		refs[i], known[i], since[i] = scopes[i].ref[:], scopes[i].known, scopes[i].since
 	}
-	rows, err := db.Query(ctx, sqlSync, pg.Args{"tenant": tenant, "refs": refs, "known": known, "since": since})
+	args := pg.Args{"tenant": tenant, "refs": refs, "known": known, "since": since}
+	premise.Args(args)
+	rows, err := db.Query(ctx, sqlSync, args)
 	if err != nil {
 		return fmt.Errorf("reading a scope: %w", err)
 	}
 	defer rows.Close()
-	for _, f := range rows.FieldDescriptions() {
-		if f.Format != pgx.BinaryFormatCode {
-			return errFormat
-		}
+	if err := checkFormat(rows); err != nil {
+		return err
 	}
 	begun, wanted := make([]bool, len(scopes)), make([]bool, len(scopes))
 	var r syncRow
@@ -133,6 +136,9 @@ func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, scopes []asked, s
 		i := r.ord - 1
 		switch {
 		case r.head:
+			if err := premise.Settle(r.held); err != nil {
+				return err
+			}
 			begun[i] = true
 			wanted[i], err = sinks[i].begin(r.header, r.hides, r.deleted)
 		case !begun[i]:
@@ -146,6 +152,17 @@ func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, scopes []asked, s
 	}
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("reading a scope: %w", err)
+	}
+	return nil
+}
+
+// checkFormat makes sure that columns can be read by hand. Text is the same in
+// both formats.
+func checkFormat(rows pgx.Rows) error {
+	for _, f := range rows.FieldDescriptions() {
+		if f.Format != pgx.BinaryFormatCode && f.DataTypeOID != pgtype.TextOID {
+			return errFormat
+		}
 	}
 	return nil
 }

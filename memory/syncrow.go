@@ -22,6 +22,7 @@ type syncRow struct {
 
 	hides   []memd.Contribution
 	deleted []uuid.UUID
+	held    bool // the premise
 
 	fetched
 	single [1]memd.Contribution
@@ -37,6 +38,7 @@ func (r *syncRow) read(rows pgx.Rows) error {
 		r.header.snap = snapshot{xmin: c.int64(), xmax: c.int64(), running: c.int64()}
 		r.hides = contributionPairs(c.int64s())
 		r.deleted = c.uuids()
+		r.held = c.bool()
 		return c.err
 	}
 	c.at += headColumns
@@ -55,7 +57,7 @@ func (r *syncRow) read(rows pgx.Rows) error {
 }
 
 // headColumns are those that only a head has.
-const headColumns = 8
+const headColumns = 9
 
 // columns reads the columns of a row, one after the other, in PostgreSQL's
 // binary format, which is what a prepared statement answers in for these types.

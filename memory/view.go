@@ -44,7 +44,15 @@ func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []
 		}
 		sinks[i] = fillers[i]
 	}
-	err := s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, t.No, scopes, sinks) })
+	err := s.Pool.With(ctx, func(db pg.DB) error {
+		if len(views) == 1 && scopes[0].known != 0 {
+			same, err := unchanged(ctx, db, t.No, t.Premise, scopes[0], fillers[0])
+			if same || err != nil {
+				return err
+			}
+		}
+		return sync(ctx, db, t.No, t.Premise, scopes, sinks)
+	})
 	if errors.Is(err, errScopeTooBig) {
 		for i, f := range fillers {
 			if f != nil && f.outgrown() {

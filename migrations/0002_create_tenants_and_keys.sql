@@ -131,20 +131,29 @@ CREATE TRIGGER principal_stays_revoked BEFORE UPDATE ON memd.principals
   FOR EACH ROW EXECUTE FUNCTION memd.principal_stays_revoked();
 
 -- authenticate answers, in one statement, everything that decides whether a
--- call may go on. No row: no such key.
+-- call may go on. No row: no such key. revision is that of the view premises.
 CREATE FUNCTION memd.authenticate(p_secret_hash bytea)
 RETURNS TABLE (key_id uuid, tenant_no bigint, roles smallint, revoked boolean,
-               tenant_name text, tenant_state smallint, epoch bigint, policy jsonb)
+               tenant_name text, tenant_state smallint, epoch bigint, policy jsonb, revision xid[])
 LANGUAGE sql STABLE AS $$
   SELECT p.key_id, p.tenant_no, p.roles, p.revoked_at IS NOT NULL,
-         t.name, t.state, k.epoch, t.policy
+         t.name, t.state, k.epoch, t.policy, ARRAY[p.xmin, t.xmin]
   FROM memd.principals p
   LEFT JOIN memd.tenants t ON t.tenant_no = p.tenant_no
   LEFT JOIN memd.tenant_keys k ON k.tenant_no = p.tenant_no
   WHERE p.secret_hash = p_secret_hash
 $$;
 
+-- What authenticate said of a tenant's key holds as long as the rows that it
+-- read are the same versions: any change of a row, by whomever, gives it another
+-- xmin. Epochs are compared by their readers.
+CREATE VIEW memd.premises AS
+  SELECT p.secret_hash AS premise, ARRAY[p.xmin, t.xmin] AS revision
+  FROM memd.principals p JOIN memd.tenants t ON t.tenant_no = p.tenant_no;
+GRANT SELECT ON memd.premises TO memd_app, memd_worker;
+
 -- +goose Down
+DROP VIEW memd.premises;
 DROP FUNCTION memd.authenticate(bytea);
 DROP TABLE memd.principals, memd.instance_epochs, memd.instances, memd.rotations, memd.punctures, memd.key_trees CASCADE;
 DROP VIEW memd.key_epochs;

@@ -76,5 +76,30 @@ GRANT SELECT, INSERT ON memd.memory_contributions, memd.memory_sources TO memd_a
 GRANT SELECT ON memd.memory_contributions, memd.memory_sources TO memd_worker;
 GRANT SELECT ON memd.memories, memd.memory_contributions, memd.memory_sources TO memd_maintain;
 
+-- scope_head is what a reader asks that has a scope in memory: whether anything
+-- changed for it since transaction p_since. It becomes part of the statement
+-- that calls it. The tables are named, not their views, because each relation of
+-- a statement is locked once, and the cheap places for locks are sixteen.
+CREATE FUNCTION memd.scope_head(p_tenant bigint, p_ref bytea, p_known bigint, p_since bigint, p_premise bytea, p_revision xid[])
+RETURNS TABLE (epoch bigint, state smallint, subject_no bigint, snapshot text, changed boolean, held boolean)
+LANGUAGE sql STABLE AS $$
+  SELECT
+    coalesce((SELECT k.epoch FROM memd.tenant_keys k WHERE k.tenant_no = p_tenant), 0),
+    coalesce((SELECT f.state FROM memd.fences f WHERE f.tenant_no = p_tenant AND f.user_ref = p_ref), 0::smallint),
+    s.subject_no,
+    pg_current_snapshot()::text,
+    EXISTS (SELECT FROM memd.memories m
+            WHERE m.tenant_no = p_tenant AND m.owner_no = p_known AND m.changed_xid >= p_since)
+    OR EXISTS (SELECT FROM memd.tombstones x
+               WHERE x.kind = 3 AND x.through_version = 9223372036854775807
+                 AND x.tenant_no = p_tenant AND x.owner_no = p_known AND x.changed_xid >= p_since)
+    OR EXISTS (SELECT FROM memd.hides h
+               WHERE h.tenant_no = p_tenant AND h.owner_no = p_known AND h.changed_xid >= p_since),
+    (SELECT ARRAY[p.xmin, t.xmin] FROM memd.principals p JOIN memd.tenants t ON t.tenant_no = p.tenant_no
+     WHERE p.secret_hash = p_premise) = p_revision
+  FROM memd.subjects s WHERE s.tenant_no = p_tenant AND s.user_ref = p_ref AND s.retired_at IS NULL
+$$;
+
 -- +goose Down
+DROP FUNCTION memd.scope_head(bigint, bytea, bigint, bigint, bytea, xid[]);
 DROP TABLE memd.memory_sources, memd.memory_contributions, memd.memories;

@@ -458,7 +458,8 @@ END $$;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA memd FROM PUBLIC;
 -- Firing a trigger needs no grant on its function; creating one would.
 GRANT EXECUTE ON FUNCTION memd.enter(bigint, bigint[]), memd.check_sources(bigint, uuid[], bigint[]),
-  memd.next_subject_no(bigint), memd.next_session_nos(bigint, bigint, bigint), memd.authenticate(bytea)
+  memd.next_subject_no(bigint), memd.next_session_nos(bigint, bigint, bigint), memd.authenticate(bytea),
+  memd.scope_head(bigint, bytea, bigint, bigint, bytea, xid[])
   TO memd_app, memd_worker;
 
 -- +goose Down

@@ -60,7 +60,8 @@ func (c Config) validate() error {
 
 // Authenticator knows callers by their keys. It is safe for concurrent use.
 type Authenticator struct {
-	config Config
+	config  Config
+	recalls *recollections
 
 	mu   sync.Mutex
 	used map[uuid.UUID]time.Time // since the last flush
@@ -72,11 +73,11 @@ func New(c Config) (*Authenticator, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return &Authenticator{config: c, used: map[uuid.UUID]time.Time{}}, nil
+	return &Authenticator{config: c, recalls: newRecollections(), used: map[uuid.UUID]time.Time{}}, nil
 }
 
 const sqlAuthenticate = `
-SELECT key_id, coalesce(tenant_no, 0), roles, revoked, coalesce(tenant_name, ''), coalesce(tenant_state, 0), coalesce(epoch, 0), policy
+SELECT key_id, coalesce(tenant_no, 0), roles, revoked, coalesce(tenant_name, ''), coalesce(tenant_state, 0), coalesce(epoch, 0), policy, revision
 FROM memd.authenticate(@secret_hash)`
 
 // Authenticate returns who holds the secret, in one round trip. A key that is
@@ -91,9 +92,10 @@ func (a *Authenticator) Authenticate(ctx context.Context, secret string) (Princi
 	var roles int16
 	var revoked bool
 	var policy *tenants.Policy
+	var revision []*uint32
 	err = a.config.Pool.With(ctx, func(db pg.DB) error {
 		return db.QueryRow(ctx, sqlAuthenticate, pg.Args{"secret_hash": hash}).
-			Scan(&p.Key, &p.Tenant, &roles, &revoked, &p.TenantName, &p.State, &p.Epoch, &policy)
+			Scan(&p.Key, &p.Tenant, &roles, &revoked, &p.TenantName, &p.State, &p.Epoch, &policy, &revision)
 	})
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && revoked {
 		return Principal{}, memd.ErrUnauthenticated
@@ -106,6 +108,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, secret string) (Princi
 		p.Policy = *policy
 	}
 	a.mark(p.Key)
+	a.remember(hash, p, revision)
 	return p, nil
 }
 

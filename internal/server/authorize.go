@@ -11,6 +11,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/tenants"
 )
 
@@ -33,12 +34,15 @@ type rule struct {
 	tenant bool
 	admits func(tenants.State) bool
 	limit  time.Duration
+	// rides: the call may authenticate by a statement of its own (rider.go).
+	rides bool
 }
 
 func active(s tenants.State) bool { return s == tenants.StateActive }
 
 var (
 	remembering = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit}
+	searching   = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit, rides: true}
 	streaming   = rule{roles: auth.Agent, tenant: true, admits: active, limit: streamLimit}
 	deleting    = rule{roles: auth.Agent | auth.Eraser, tenant: true, admits: active, limit: erasureLimit}
 	forgetting  = rule{roles: auth.Eraser, tenant: true, admits: tenants.State.Erases, limit: erasureLimit}
@@ -60,7 +64,7 @@ var (
 // only they know which tenant a request is about.
 var rules = map[string]rule{
 	memdv1connect.MemoryServiceAddProcedure:    remembering,
-	memdv1connect.MemoryServiceSearchProcedure: remembering,
+	memdv1connect.MemoryServiceSearchProcedure: searching,
 	memdv1connect.MemoryServiceGetProcedure:    remembering,
 	memdv1connect.MemoryServiceListProcedure:   remembering,
 	memdv1connect.MemoryServiceUpdateProcedure: remembering,
@@ -95,13 +99,15 @@ var rules = map[string]rule{
 	memdv1connect.ErasureServiceReleaseHoldProcedure:   holding,
 	memdv1connect.ErasureServiceListHoldsProcedure:     following,
 
-	memdv1connect.AdminServiceGetTenantProcedure:    looking,
-	memdv1connect.AdminServiceListTenantsProcedure:  looking,
-	memdv1connect.AdminServiceListApiKeysProcedure:  looking,
-	memdv1connect.AdminServiceCreateTenantProcedure: administering,
-	memdv1connect.AdminServiceSetPolicyProcedure:    administering,
-	memdv1connect.AdminServiceCreateApiKeyProcedure: administering,
-	memdv1connect.AdminServiceRevokeApiKeyProcedure: administering,
+	memdv1connect.AdminServiceGetTenantProcedure:     looking,
+	memdv1connect.AdminServiceListTenantsProcedure:   looking,
+	memdv1connect.AdminServiceListApiKeysProcedure:   looking,
+	memdv1connect.AdminServiceCreateTenantProcedure:  administering,
+	memdv1connect.AdminServiceSetPolicyProcedure:     administering,
+	memdv1connect.AdminServiceSuspendTenantProcedure: administering,
+	memdv1connect.AdminServiceResumeTenantProcedure:  administering,
+	memdv1connect.AdminServiceCreateApiKeyProcedure:  administering,
+	memdv1connect.AdminServiceRevokeApiKeyProcedure:  administering,
 
 	memdv1connect.TargetServiceListTargetsProcedure:  looking,
 	memdv1connect.TargetServiceCreateTargetProcedure: administering,
@@ -124,22 +130,34 @@ func check(procedure string, p auth.Principal) error {
 // authorisation admits a call before its message is read, and bounds its time.
 func authorisation(a *auth.Authenticator) connect.ServerInterceptor {
 	return func(next connect.ServerFunc) connect.ServerFunc {
-		return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
+		asking := func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
 			p, err := a.Authenticate(ctx, bearer(ctx))
 			if err != nil {
 				return err
 			}
-			if c := callOf(ctx); c != nil {
-				c.principal = p
+			return admit(ctx, spec, stream, admitted{Principal: p}, next)
+		}
+		riding := rider(a, next, asking)
+		return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
+			if rules[spec.Procedure].rides {
+				return riding(ctx, spec, stream)
 			}
-			if err := check(spec.Procedure, p); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(ctx, rules[spec.Procedure].limit)
-			defer cancel()
-			return next(context.WithValue(ctx, principalKey{}, p), spec, stream)
+			return asking(ctx, spec, stream)
 		}
 	}
+}
+
+// admit lets a caller on who may call the procedure.
+func admit(ctx context.Context, spec connect.Spec, stream connect.ServerStream, c admitted, next connect.ServerFunc) error {
+	if log := callOf(ctx); log != nil {
+		log.principal = c.Principal
+	}
+	if err := check(spec.Procedure, c.Principal); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, rules[spec.Procedure].limit)
+	defer cancel()
+	return next(context.WithValue(ctx, admittedKey{}, &c), spec, stream)
 }
 
 // bearer returns the secret of an "Authorization: Bearer" header, or "".
@@ -155,11 +173,22 @@ func bearer(ctx context.Context) string {
 	return strings.TrimSpace(secret)
 }
 
-type principalKey struct{}
-
-// principalOf returns who is calling. Only handlers call it, and the server
-// admits nobody to a handler who has no principal.
-func principalOf(ctx context.Context) auth.Principal {
-	p, _ := ctx.Value(principalKey{}).(auth.Principal)
-	return p
+// admitted is who is calling, as authentication found it a moment ago, or, with a
+// premise, some time ago.
+type admitted struct {
+	auth.Principal
+	premise *pg.Premise
 }
+
+type admittedKey struct{}
+
+// admittedOf returns who is calling. Only handlers call it, and the server lets
+// nobody on to a handler who has no principal.
+func admittedOf(ctx context.Context) admitted {
+	if c, ok := ctx.Value(admittedKey{}).(*admitted); ok {
+		return *c
+	}
+	return admitted{}
+}
+
+func principalOf(ctx context.Context) auth.Principal { return admittedOf(ctx).Principal }

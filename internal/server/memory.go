@@ -19,15 +19,16 @@ type memoryHandler struct {
 
 var _ memdv1connect.MemoryServiceHandler = (*memoryHandler)(nil)
 
-// tenantOf is the tenant of the call, as authentication found it a moment ago.
+// tenantOf is the tenant of the call, as authentication found it.
 func tenantOf(ctx context.Context) memory.Tenant {
-	p := principalOf(ctx)
+	p := admittedOf(ctx)
 	return memory.Tenant{
 		No:        p.Tenant,
 		Epoch:     p.Epoch,
 		Dimension: p.Policy.Dimension,
 		Embedder:  p.Policy.Embedder,
 		Format:    memory.VectorFormat(p.Policy.VectorFormat),
+		Premise:   p.premise,
 	}
 }
 
