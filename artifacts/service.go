@@ -93,30 +93,14 @@ func New(c Config) (*Service, error) {
 	return &Service{Config: c, chunk: chunkBytes, group: groupChunks}, nil
 }
 
-// attempts bounds how often a step starts over because a number or a key that
-// this process had cached turned out to be out of date.
-const attempts = 5
-
 // again runs one step with the tenant's keys of now, and repeats it when its
 // numbers or keys were stale: keys are dropped whenever somebody of the tenant
-// was forgotten, which may happen more than once while one artifact streams.
-// ref is the user, whose cached numbers are forgotten in between.
+// was forgotten, which may happen more than once while one artifact streams. The
+// user's cached numbers are forgotten in between.
 func (s *Service) again(ctx context.Context, t Tenant, o Owner, step func(k *shred.Keys) error) error {
-	var err error
-	for range attempts {
-		var k *shred.Keys
-		if k, err = s.Keyring.Keys(ctx, t.No, t.Epoch); err != nil {
-			return err
-		}
-		if err = step(k); !errors.Is(err, memd.ErrStale) {
-			return err
-		}
+	return s.Keyring.Again(ctx, t.No, t.Epoch, step, func(k *shred.Keys) {
 		s.Directory.Evict(t.No, k.UserRef(o.App, o.UserID))
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return err
+	})
 }
 
 // place is where an artifact is kept, and under which keys.

@@ -85,7 +85,7 @@ func (s *Service) Append(ctx context.Context, t Tenant, id ID, events []Event, s
 		switch {
 		case noPartition(err):
 			return memd.ErrMonthExpired
-		case errors.Is(err, memd.ErrNotFound) && !missed:
+		case (errors.Is(err, memd.ErrNotFound) || errors.Is(err, memd.ErrShredded)) && !missed:
 			// The number may have been cached from an earlier life of the user.
 			missed = true
 			return fmt.Errorf("looking for the session again: %w", memd.ErrStale)

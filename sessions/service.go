@@ -82,28 +82,15 @@ func New(c Config) (*Service, error) {
 	return &Service{Config: c, months: months}, nil
 }
 
-// attempts bounds how often a call starts over because a number or a key that
-// this process had cached turned out to be out of date.
-const attempts = 5
-
 // again runs fn with the tenant's keys and repeats it when it found that its
 // numbers or keys were stale. The scopes are those whose cached numbers are
 // forgotten in between.
 func (s *Service) again(ctx context.Context, t Tenant, scopes []memd.Scope, fn func(k *shred.Keys) error) error {
-	var err error
-	for range attempts {
-		var k *shred.Keys
-		if k, err = s.Keyring.Keys(ctx, t.No, t.Epoch); err != nil {
-			return err
-		}
-		if err = fn(k); !errors.Is(err, memd.ErrStale) || ctx.Err() != nil {
-			return err
-		}
+	return s.Keyring.Again(ctx, t.No, t.Epoch, fn, func(k *shred.Keys) {
 		for _, scope := range scopes {
 			s.Directory.Evict(t.No, provenance.RefOf(k, scope))
 		}
-	}
-	return err
+	})
 }
 
 // Why a session that is not found is not there. The tombstone and the fence are

@@ -196,6 +196,32 @@ func (r *Keyring) Do(ctx context.Context, tenant memd.TenantNo, minEpoch int64, 
 	}
 }
 
+// attempts bounds how often Again starts over.
+const attempts = 5
+
+// Again is Do for who looks up numbers that this process remembers: it repeats f
+// whenever they, or the keys, turn out to be out of date, which can happen more
+// than once while others are erased. forget is called in between, with the keys
+// that f had, and forgets the numbers.
+//
+// A key that is gone (memd.ErrShredded) is that of a number from an earlier life
+// of its user, unless it is gone for the numbers of now as well.
+func (r *Keyring) Again(ctx context.Context, tenant memd.TenantNo, minEpoch int64, f func(*Keys) error, forget func(*Keys)) error {
+	var err error
+	for range attempts {
+		var k *Keys
+		if k, err = r.Keys(ctx, tenant, minEpoch); err != nil {
+			return err
+		}
+		err = f(k)
+		if !errors.Is(err, memd.ErrStale) && !errors.Is(err, memd.ErrShredded) || ctx.Err() != nil {
+			return err
+		}
+		forget(k)
+	}
+	return err
+}
+
 // Cached returns the number of tenants in memory.
 func (r *Keyring) Cached() int {
 	r.mu.Lock()
