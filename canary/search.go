@@ -189,7 +189,8 @@ func newSearch(key *[32]byte, d *drawn) *search {
 }
 
 // look judges one row. A number or the like, several words together, or the same
-// sealed bytes make a copy of it. One or two ordinary words may be a coincidence:
+// sealed bytes make a copy of it, and so does the same vector, unless the text
+// with it has none of the words: then it is a phrase that anybody uses. One or two ordinary words may be a coincidence:
 // users of one app speak of the same things, and an erasure must not be held up
 // by what somebody else says meanwhile, nor by what the same user says again.
 // Then a person has to look, as with what others said before.
@@ -218,7 +219,7 @@ func (s *search) look(r *row, o *opened, st standing) {
 		if !alike(u, o.unit) {
 			continue
 		}
-		if again {
+		if again || unique == 0 && len(o.said) > 0 {
 			s.alikeOwn.add(r.name)
 		} else {
 			s.alike.add(r.name)

@@ -113,7 +113,7 @@ func TestVerifier_VectorCopy(t *testing.T) {
 	mara.Vector, jonas.Vector = unit(0.6, 0.8), unit(1)
 	s.add(mara, jonas)
 	x := s.accept("mara")
-	copied := said("jonas", "j2", "Nothing that she said.")
+	copied := said("jonas", "j2", "")
 	copied.Vector = unit(0.6, 0.8)
 	planted := s.add(copied)[0]
 	x.whole()
@@ -121,6 +121,28 @@ func TestVerifier_VectorCopy(t *testing.T) {
 	got.want(t, "unique_probes pass", "vector_probes fail hits_elsewhere")
 	if want := []memd.RowRef{{Table: "memories", ID: planted.String()}}; !cmp.Equal(got["vector_probes"].Rows, want) {
 		t.Errorf("named %v, want %v", got["vector_probes"].Rows, want)
+	}
+}
+
+// What anybody may say within the hour holds nothing up: a date, the number of a
+// house, a phrase of ordinary words and so with the same vector.
+func TestVerifier_WhatAnybodySays(t *testing.T) {
+	s := setup(t)
+	mara, jonas := said("mara", "s1", "Yes, that works. Come on 2026-12-24 at 10:30 to number 4471."), said("jonas", "j1", "I like plain weather.")
+	mara.Vector, jonas.Vector = unit(0.6, 0.8), unit(1)
+	s.add(mara, jonas)
+	x := s.accept("mara")
+	phrase := said("jonas", "j2", "Yes.")
+	phrase.Vector = unit(0.6, 0.8)
+	s.add(phrase, said("jonas", "j2", "We are closed on 2026-12-24."), said("jonas", "j2", "At 10:30 then."), said("jonas", "j2", "No. 4471 has it."))
+	x.whole()
+	got := x.verify()
+	if f := got.failed(); f != nil {
+		t.Errorf("failed: %v", f)
+	}
+	got.want(t, "unique_probes review hits_elsewhere", "vector_probes review hits_elsewhere")
+	if n := len(got["unique_probes"].Rows); n != 3 {
+		t.Errorf("%d rows are named", n)
 	}
 }
 

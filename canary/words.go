@@ -19,9 +19,12 @@ const (
 	maxWord   = 64
 	minLetter = 5 // of a word without a digit
 	// strongWord is the length from which a word without a digit is telling all
-	// by itself, and manyWords how many others are together.
-	strongWord = 16
-	manyWords  = 3
+	// by itself; strongMixed how many digits one with letters needs for that, and
+	// strongNumber one without. manyWords is how many others are together.
+	strongWord   = 16
+	strongMixed  = 3
+	strongNumber = 9
+	manyWords    = 3
 )
 
 // hash stands for a word under a job's key. A prefix MAC: key and word fit one
@@ -221,8 +224,28 @@ func (w word) telling() int {
 	}
 }
 
-// strong reports whether one hit of the word is evidence by itself.
-func (w word) strong() bool { return w.digit || utf8.RuneCount(w.text) >= strongWord }
+// strong reports whether one hit of the word is evidence by itself: the number
+// of an order or a phone, an address of mail. A date, a time, a price or the
+// number of a house is not: anybody may name the same one within the hour.
+func (w word) strong() bool {
+	digits, letters := 0, 0
+	for _, r := range string(w.text) {
+		switch {
+		case unicode.IsDigit(r):
+			digits++
+		case unicode.IsLetter(r):
+			letters++
+		}
+	}
+	switch {
+	case digits == 0:
+		return utf8.RuneCount(w.text) >= strongWord
+	case letters == 0:
+		return digits >= strongNumber
+	default:
+		return digits >= strongMixed
+	}
+}
 
 func spacelessWord(word []byte) bool {
 	r, _ := utf8.DecodeRune(word)
