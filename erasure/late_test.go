@@ -141,6 +141,25 @@ func TestDeleteSession_KeepsMemories(t *testing.T) {
 	w.wants(user("alice"), "alice", "more of the same session")
 }
 
+// Who has returned is no business of an erasure that is over.
+func TestVerify_OfAUserWhoHasReturned(t *testing.T) {
+	w := newWorld(t)
+	quick := w.Tenant("quick", delayed(0))
+	w.addTo(quick, said("alice", "s1", "alice"), said("bob", "b1", "bob"))
+	r := w.ForgetUser(w.a, quick, app, "alice")
+	w.state(r.Job, erasure.StateFinal)
+	w.addTo(quick, at(said("alice", "s2", "back"), time.Now()))
+	checks, done, err := w.a.Erasure.Verify(t.Context(), erasure.Caller{Tenant: quick.No, Epoch: quick.Epoch}, r.ID)
+	if err != nil || !done || len(checks) == 0 {
+		t.Fatalf("%d checks, done %v, %v; log:\n%s", len(checks), done, err, w.Logs)
+	}
+	for _, c := range checks {
+		if c.Result == memd.ResultFail {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
 // An erasure under a failing verifier is not done, says why, and tries on.
 func TestVerify_AgainByRequest(t *testing.T) {
 	w := newWorld(t)

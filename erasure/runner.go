@@ -233,7 +233,7 @@ func (r *Runner) about(ctx context.Context, db pg.DB, j Job) (subject, error) {
 	var s subject
 	var err error
 	numbers := provenance.AllSubjects
-	if j.State == StateDone && j.Kind == KindUser {
+	if j.State >= StateDone && j.Kind == KindUser {
 		numbers = provenance.RetiredSubjects
 	}
 	if j.Kind == KindTenant {
