@@ -6,7 +6,7 @@ import (
 )
 
 // sqlDump renders everything that an erasure leaves of a tenant in the tables,
-// but for times, transaction ids, request ids and the names of KMS versions.
+// but for targets' counts before, which they may fail to give, times, transaction ids, request ids and the names of KMS versions.
 const sqlDump = `
 SELECT concat_ws(' ', 'memory', memory_id, owner_no, kind, month, contributor_no, contributor_session, more_contributions, version)
   FROM memd.memories WHERE tenant_no = $1
@@ -32,7 +32,7 @@ UNION ALL SELECT concat_ws(' ', 'chunk', subject_no, session_no, chunk_no, lengt
 UNION ALL SELECT concat_ws(' ', 'purged', subject_no) FROM memd.erasure_subjects WHERE tenant_no = $1
 UNION ALL SELECT concat_ws(' ', 'tenant', state) FROM memd.tenants WHERE tenant_no = $1
 UNION ALL SELECT concat_ws(' ', 'target', name) FROM memd.purge_targets WHERE tenant_no = $1
-UNION ALL SELECT concat_ws(' ', 'answer', name, op, round, acknowledged, code, count_after) FROM memd.purge_acks WHERE tenant_no = $1
+UNION ALL SELECT concat_ws(' ', 'answer', name, op, round, acknowledged, code, count_after) FROM memd.purge_acks WHERE tenant_no = $1 AND op > 1
 UNION ALL SELECT concat_ws(' ', 'fallen', memory_id, owner_no, kind, sources) FROM memd.erasure_fallen WHERE tenant_no = $1
 UNION ALL SELECT concat_ws(' ', 'puncture', path, epoch) FROM memd.punctures WHERE tenant_no = $1
 UNION ALL SELECT concat_ws(' ', 'epoch', epoch) FROM memd.tenant_keys WHERE tenant_no = $1

@@ -11,6 +11,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/shred/kmsemu"
@@ -20,7 +21,19 @@ import (
 // suspend puts a tenant into the state that a purge needs.
 func (w *world) suspend(t memory.Tenant) {
 	w.t.Helper()
-	w.exec(`UPDATE memd.tenants SET state = 3 WHERE tenant_no = $1`, t.No)
+	if w.app == nil {
+		w.app = w.DB.Pool(node.AppRole)
+	}
+	err := w.app.With(w.t.Context(), func(db pg.DB) error {
+		now, err := tenants.GetByNo(w.t.Context(), db, t.No)
+		if err == nil {
+			_, err = tenants.Suspend(w.t.Context(), db, time.Now(), now.Name, uuid.New(), "it leaves")
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatalf("suspending: %v", err)
+	}
 }
 
 func (w *world) deleteTenant(name string, request uuid.UUID) (erasure.Report, error) {

@@ -194,6 +194,9 @@ CREATE FUNCTION memd.fence_accepted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF memd.held(NEW.tenant_no, NEW.kind, NEW.user_ref, NEW.session_ref) THEN
+    IF NEW.kind = 4 AND NOT EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = NEW.tenant_no AND t.state IN (3, 5)) THEN
+      RAISE EXCEPTION 'the tenant is neither suspended nor drained' USING ERRCODE = 'MD004';
+    END IF;
     RETURN NULL;
   END IF;
   CASE NEW.kind

@@ -248,6 +248,7 @@ func (f *fakeServer) CreateTenant(_ context.Context, req *memdv1.CreateTenantReq
 	policy.Dimension = cmp.Or(policy.GetDimension(), 384)
 	policy.Embedder = cmp.Or(policy.GetEmbedder(), "lexical")
 	policy.VectorFormat = cmp.Or(policy.GetVectorFormat(), memdv1.VectorFormat_VECTOR_FORMAT_FLOAT32)
+	policy.LiftFence = cmp.Or(policy.GetLiftFence(), memdv1.LiftFence_LIFT_FENCE_AFTER_ERASURE)
 	policy.Index = cmp.Or(policy.GetIndex(), memdv1.IndexMode_INDEX_MODE_AUTO)
 	if policy.DestroyDelay == nil {
 		policy.DestroyDelay = durationpb.New(24 * time.Hour)
@@ -286,7 +287,29 @@ func (f *fakeServer) SetPolicy(ctx context.Context, req *memdv1.SetPolicyRequest
 	if d := req.GetPolicy().GetIngestionDelay(); d != nil {
 		resp.Tenant.Policy.IngestionDelay = d
 	}
+	if l := req.GetPolicy().GetLiftFence(); l != memdv1.LiftFence_LIFT_FENCE_UNSPECIFIED {
+		resp.Tenant.Policy.LiftFence = l
+	}
 	return &memdv1.SetPolicyResponse{Tenant: resp.GetTenant()}, nil
+}
+
+func (f *fakeServer) SuspendTenant(ctx context.Context, req *memdv1.SuspendTenantRequest) (*memdv1.SuspendTenantResponse, error) {
+	t, err := f.take(ctx, req.GetTenant(), memdv1.TenantState_TENANT_STATE_SUSPENDED)
+	return &memdv1.SuspendTenantResponse{Tenant: t}, err
+}
+
+func (f *fakeServer) ResumeTenant(ctx context.Context, req *memdv1.ResumeTenantRequest) (*memdv1.ResumeTenantResponse, error) {
+	t, err := f.take(ctx, req.GetTenant(), memdv1.TenantState_TENANT_STATE_ACTIVE)
+	return &memdv1.ResumeTenantResponse{Tenant: t}, err
+}
+
+func (f *fakeServer) take(ctx context.Context, name string, to memdv1.TenantState) (*memdv1.Tenant, error) {
+	resp, err := f.GetTenant(ctx, &memdv1.GetTenantRequest{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	resp.Tenant.State = to
+	return resp.GetTenant(), nil
 }
 
 func (f *fakeServer) CreateApiKey(_ context.Context, req *memdv1.CreateApiKeyRequest) (*memdv1.CreateApiKeyResponse, error) {

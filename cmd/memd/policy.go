@@ -19,6 +19,7 @@ type policyFlags struct {
 	Index          string         `enum:",auto,sealed" default:"" placeholder:"MODE" help:"Whether sketches of vectors may reach the database for very large scopes: auto or sealed (never)."`
 	DestroyDelay   *time.Duration `placeholder:"DURATION" help:"How long a destroyed key version can still be restored by an operator, 24h to 2880h. Fixed when the tenant is created."`
 	IngestionDelay *time.Duration `placeholder:"DURATION" help:"How late words may still arrive after they were spoken, 0 to 720h."`
+	LiftFence      string         `enum:",after-erasure,after-sweep" default:"" placeholder:"WHEN" help:"When a user who was erased may return: after-erasure, or after-sweep (when it was verified a second time, the ingestion delay later)."`
 }
 
 // policy returns what was given, with everything else unset.
@@ -35,6 +36,12 @@ func (f *policyFlags) policy() *memdv1.Policy {
 		p.Index = memdv1.IndexMode_INDEX_MODE_AUTO
 	case "sealed":
 		p.Index = memdv1.IndexMode_INDEX_MODE_SEALED
+	}
+	switch f.LiftFence {
+	case "after-erasure":
+		p.LiftFence = memdv1.LiftFence_LIFT_FENCE_AFTER_ERASURE
+	case "after-sweep":
+		p.LiftFence = memdv1.LiftFence_LIFT_FENCE_AFTER_SWEEP
 	}
 	if f.DestroyDelay != nil {
 		p.DestroyDelay = durationpb.New(*f.DestroyDelay)

@@ -9,10 +9,12 @@ import (
 
 // tenantCmd manages tenants.
 type tenantCmd struct {
-	Create tenantCreateCmd `cmd:"" help:"Create a tenant, with a key of its own."`
-	Get    tenantGetCmd    `cmd:"" help:"Show a tenant and its policy."`
-	List   tenantListCmd   `cmd:"" help:"List the tenants."`
-	Policy tenantPolicyCmd `cmd:"" help:"Change a tenant's policy, or show it when no flag says how."`
+	Create  tenantCreateCmd  `cmd:"" help:"Create a tenant, with a key of its own."`
+	Get     tenantGetCmd     `cmd:"" help:"Show a tenant and its policy."`
+	List    tenantListCmd    `cmd:"" help:"List the tenants."`
+	Policy  tenantPolicyCmd  `cmd:"" help:"Change a tenant's policy, or show it when no flag says how."`
+	Suspend tenantSuspendCmd `cmd:"" help:"Keep a tenant's agents out. Nothing is lost; it can be resumed, or forgotten."`
+	Resume  tenantResumeCmd  `cmd:"" help:"Let a suspended tenant's agents in again."`
 }
 
 type tenantCreateCmd struct {
@@ -114,6 +116,7 @@ func printTenant(con *console, x *memdv1.Tenant) error {
 	t.row("index", enumName(p.GetIndex(), "INDEX_MODE_", true))
 	t.row("destroy delay", p.GetDestroyDelay().AsDuration().String())
 	t.row("ingestion delay", p.GetIngestionDelay().AsDuration().String())
+	t.row("lift fence", enumName(p.GetLiftFence(), "LIFT_FENCE_", true))
 	return t.close()
 }
 

@@ -27,6 +27,7 @@ func tenantToProto(t tenants.Tenant) *memdv1.Tenant {
 			DestroyDelay:   durationpb.New(t.Policy.DestroyDelay),
 			Index:          memdv1.IndexMode(t.Policy.Index),
 			IngestionDelay: durationpb.New(t.Policy.IngestionDelay),
+			LiftFence:      memdv1.LiftFence(t.Policy.LiftFence),
 		},
 		KeyEpoch:  t.Epoch,
 		CreatedAt: timestampToProto(t.CreatedAt),
@@ -54,6 +55,9 @@ func policyChange(p *memdv1.Policy) tenants.Change {
 	}
 	if p.GetIngestionDelay() != nil {
 		c.IngestionDelay = new(p.GetIngestionDelay().AsDuration())
+	}
+	if p.GetLiftFence() != memdv1.LiftFence_LIFT_FENCE_UNSPECIFIED {
+		c.LiftFence = new(tenants.LiftMode(p.GetLiftFence()))
 	}
 	return c
 }

@@ -27,6 +27,7 @@ func TestEnums_HaveTheSameNumbersEverywhere(t *testing.T) {
 		"TENANT_STATE_":  {memdv1.TenantState(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.State(n) }},
 		"VECTOR_FORMAT_": {memdv1.VectorFormat(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.VectorFormat(n) }},
 		"INDEX_MODE_":    {memdv1.IndexMode(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.IndexMode(n) }},
+		"LIFT_FENCE_":    {memdv1.LiftFence(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.LiftMode(n) }},
 		"ERASURE_STATE_": {memdv1.ErasureState(0).Descriptor(), func(n int32) fmt.Stringer { return erasure.State(n) }},
 	} {
 		for i := range c.enum.Values().Len() {

@@ -122,6 +122,9 @@ var foreign = map[string][]string{
 	"AdminService/RevokeApiKey":            {`{"keyId":"$key"}`},
 	// A tenant's operator may make none, whatever it is called.
 	"AdminService/CreateTenant": {`{"name":"$tenant"}`},
+	// Nor suspend any, its own included.
+	"AdminService/SuspendTenant": {`{"tenant":"$tenant","reason":"unpaid"}`},
+	"AdminService/ResumeTenant":  {`{"tenant":"$tenant","reason":"paid"}`},
 	// Takes no id.
 	"AdminService/ListTenants": {`{}`},
 }

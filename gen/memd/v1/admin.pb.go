@@ -197,6 +197,58 @@ func (IndexMode) EnumDescriptor() ([]byte, []int) {
 	return file_memd_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
+// LiftFence says when a user who was erased may return.
+type LiftFence int32
+
+const (
+	LiftFence_LIFT_FENCE_UNSPECIFIED LiftFence = 0
+	// As soon as the erasure is done.
+	LiftFence_LIFT_FENCE_AFTER_ERASURE LiftFence = 1
+	// When it was swept and verified a second time, after the ingestion delay.
+	LiftFence_LIFT_FENCE_AFTER_SWEEP LiftFence = 2
+)
+
+// Enum value maps for LiftFence.
+var (
+	LiftFence_name = map[int32]string{
+		0: "LIFT_FENCE_UNSPECIFIED",
+		1: "LIFT_FENCE_AFTER_ERASURE",
+		2: "LIFT_FENCE_AFTER_SWEEP",
+	}
+	LiftFence_value = map[string]int32{
+		"LIFT_FENCE_UNSPECIFIED":   0,
+		"LIFT_FENCE_AFTER_ERASURE": 1,
+		"LIFT_FENCE_AFTER_SWEEP":   2,
+	}
+)
+
+func (x LiftFence) Enum() *LiftFence {
+	p := new(LiftFence)
+	*p = x
+	return p
+}
+
+func (x LiftFence) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LiftFence) Descriptor() protoreflect.EnumDescriptor {
+	return file_memd_v1_admin_proto_enumTypes[3].Descriptor()
+}
+
+func (LiftFence) Type() protoreflect.EnumType {
+	return &file_memd_v1_admin_proto_enumTypes[3]
+}
+
+func (x LiftFence) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LiftFence.Descriptor instead.
+func (LiftFence) EnumDescriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
 // Role says what an API key may do. A key has at least one.
 type Role int32
 
@@ -245,11 +297,11 @@ func (x Role) String() string {
 }
 
 func (Role) Descriptor() protoreflect.EnumDescriptor {
-	return file_memd_v1_admin_proto_enumTypes[3].Descriptor()
+	return file_memd_v1_admin_proto_enumTypes[4].Descriptor()
 }
 
 func (Role) Type() protoreflect.EnumType {
-	return &file_memd_v1_admin_proto_enumTypes[3]
+	return &file_memd_v1_admin_proto_enumTypes[4]
 }
 
 func (x Role) Number() protoreflect.EnumNumber {
@@ -258,7 +310,7 @@ func (x Role) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Role.Descriptor instead.
 func (Role) EnumDescriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 // Policy is what a tenant decides about its memory. A field that is not set has
@@ -284,8 +336,12 @@ type Policy struct {
 	// How late words may still arrive after they were spoken: 0 to 30 days; one
 	// hour by default.
 	IngestionDelay *durationpb.Duration `protobuf:"bytes,6,opt,name=ingestion_delay,json=ingestionDelay,proto3" json:"ingestion_delay,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// AFTER_ERASURE by default: what a user says from then on is kept, and what is
+	// older is refused. With AFTER_SWEEP nothing of a user is kept until the
+	// erasure is final. A change holds for erasures that are not done.
+	LiftFence     LiftFence `protobuf:"varint,7,opt,name=lift_fence,json=liftFence,proto3,enum=memd.v1.LiftFence" json:"lift_fence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
@@ -358,6 +414,13 @@ func (x *Policy) GetIngestionDelay() *durationpb.Duration {
 		return x.IngestionDelay
 	}
 	return nil
+}
+
+func (x *Policy) GetLiftFence() LiftFence {
+	if x != nil {
+		return x.LiftFence
+	}
+	return LiftFence_LIFT_FENCE_UNSPECIFIED
 }
 
 // Tenant is a customer of the installation.
@@ -854,6 +917,203 @@ func (x *SetPolicyResponse) GetTenant() *Tenant {
 	return nil
 }
 
+type SuspendTenantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Why, 1 to 1,024 bytes. It is stored in clear with the key that asked: name
+	// nobody in it.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendTenantRequest) Reset() {
+	*x = SuspendTenantRequest{}
+	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendTenantRequest) ProtoMessage() {}
+
+func (x *SuspendTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendTenantRequest.ProtoReflect.Descriptor instead.
+func (*SuspendTenantRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SuspendTenantRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SuspendTenantRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type SuspendTenantResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        *Tenant                `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendTenantResponse) Reset() {
+	*x = SuspendTenantResponse{}
+	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendTenantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendTenantResponse) ProtoMessage() {}
+
+func (x *SuspendTenantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendTenantResponse.ProtoReflect.Descriptor instead.
+func (*SuspendTenantResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SuspendTenantResponse) GetTenant() *Tenant {
+	if x != nil {
+		return x.Tenant
+	}
+	return nil
+}
+
+type ResumeTenantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// As in SuspendTenantRequest.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeTenantRequest) Reset() {
+	*x = ResumeTenantRequest{}
+	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeTenantRequest) ProtoMessage() {}
+
+func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeTenantRequest.ProtoReflect.Descriptor instead.
+func (*ResumeTenantRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ResumeTenantRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ResumeTenantRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ResumeTenantResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        *Tenant                `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeTenantResponse) Reset() {
+	*x = ResumeTenantResponse{}
+	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeTenantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeTenantResponse) ProtoMessage() {}
+
+func (x *ResumeTenantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeTenantResponse.ProtoReflect.Descriptor instead.
+func (*ResumeTenantResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ResumeTenantResponse) GetTenant() *Tenant {
+	if x != nil {
+		return x.Tenant
+	}
+	return nil
+}
+
 // ApiKey is a key without its secret.
 type ApiKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -876,7 +1136,7 @@ type ApiKey struct {
 
 func (x *ApiKey) Reset() {
 	*x = ApiKey{}
-	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +1148,7 @@ func (x *ApiKey) String() string {
 func (*ApiKey) ProtoMessage() {}
 
 func (x *ApiKey) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +1161,7 @@ func (x *ApiKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiKey.ProtoReflect.Descriptor instead.
 func (*ApiKey) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ApiKey) GetKeyId() string {
@@ -974,7 +1234,7 @@ type CreateApiKeyRequest struct {
 
 func (x *CreateApiKeyRequest) Reset() {
 	*x = CreateApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1246,7 @@ func (x *CreateApiKeyRequest) String() string {
 func (*CreateApiKeyRequest) ProtoMessage() {}
 
 func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1259,7 @@ func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateApiKeyRequest) GetTenant() string {
@@ -1034,7 +1294,7 @@ type CreateApiKeyResponse struct {
 
 func (x *CreateApiKeyResponse) Reset() {
 	*x = CreateApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1306,7 @@ func (x *CreateApiKeyResponse) String() string {
 func (*CreateApiKeyResponse) ProtoMessage() {}
 
 func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1319,7 @@ func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreateApiKeyResponse) GetApiKey() *ApiKey {
@@ -1090,7 +1350,7 @@ type ListApiKeysRequest struct {
 
 func (x *ListApiKeysRequest) Reset() {
 	*x = ListApiKeysRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1362,7 @@ func (x *ListApiKeysRequest) String() string {
 func (*ListApiKeysRequest) ProtoMessage() {}
 
 func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1375,7 @@ func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListApiKeysRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListApiKeysRequest) GetTenant() string {
@@ -1150,7 +1410,7 @@ type ListApiKeysResponse struct {
 
 func (x *ListApiKeysResponse) Reset() {
 	*x = ListApiKeysResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +1422,7 @@ func (x *ListApiKeysResponse) String() string {
 func (*ListApiKeysResponse) ProtoMessage() {}
 
 func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +1435,7 @@ func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListApiKeysResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListApiKeysResponse) GetApiKeys() []*ApiKey {
@@ -1201,7 +1461,7 @@ type RevokeApiKeyRequest struct {
 
 func (x *RevokeApiKeyRequest) Reset() {
 	*x = RevokeApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1473,7 @@ func (x *RevokeApiKeyRequest) String() string {
 func (*RevokeApiKeyRequest) ProtoMessage() {}
 
 func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1486,7 @@ func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RevokeApiKeyRequest) GetKeyId() string {
@@ -1245,7 +1505,7 @@ type RevokeApiKeyResponse struct {
 
 func (x *RevokeApiKeyResponse) Reset() {
 	*x = RevokeApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1517,7 @@ func (x *RevokeApiKeyResponse) String() string {
 func (*RevokeApiKeyResponse) ProtoMessage() {}
 
 func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1530,7 @@ func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RevokeApiKeyResponse) GetApiKey() *ApiKey {
@@ -1284,7 +1544,7 @@ var File_memd_v1_admin_proto protoreflect.FileDescriptor
 
 const file_memd_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x13memd/v1/admin.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x03\n" +
+	"\x13memd/v1/admin.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x03\n" +
 	"\x06Policy\x12(\n" +
 	"\tdimension\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x80 (\x00R\tdimension\x12:\n" +
@@ -1292,7 +1552,9 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\rvector_format\x18\x03 \x01(\x0e2\x15.memd.v1.VectorFormatB\b\xbaH\x05\x82\x01\x02\x10\x01R\fvectorFormat\x12S\n" +
 	"\rdestroy_delay\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x13\xbaH\x10\xaa\x01\r\"\x05\b\x80\xe8\xf8\x042\x04\b\x80\xa3\x05R\fdestroyDelay\x122\n" +
 	"\x05index\x18\x05 \x01(\x0e2\x12.memd.v1.IndexModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05index\x12S\n" +
-	"\x0fingestion_delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x012\x00R\x0eingestionDelay\"\xa7\x02\n" +
+	"\x0fingestion_delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x012\x00R\x0eingestionDelay\x12;\n" +
+	"\n" +
+	"lift_fence\x18\a \x01(\x0e2\x12.memd.v1.LiftFenceB\b\xbaH\x05\x82\x01\x02\x10\x01R\tliftFence\"\xa7\x02\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fdisplay_name\x18\x02 \x01(\tR\vdisplayName\x12*\n" +
@@ -1325,6 +1587,16 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(?R\x06tenant\x12/\n" +
 	"\x06policy\x18\x02 \x01(\v2\x0f.memd.v1.PolicyB\x06\xbaH\x03\xc8\x01\x01R\x06policy\"<\n" +
 	"\x11SetPolicyResponse\x12'\n" +
+	"\x06tenant\x18\x01 \x01(\v2\x0f.memd.v1.TenantR\x06tenant\"r\n" +
+	"\x14SuspendTenantRequest\x12!\n" +
+	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(?R\x06tenant\x127\n" +
+	"\x06reason\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01(\x80\b2\x13^[^\\x00-\\x1f\\x7f]*$R\x06reason\"@\n" +
+	"\x15SuspendTenantResponse\x12'\n" +
+	"\x06tenant\x18\x01 \x01(\v2\x0f.memd.v1.TenantR\x06tenant\"q\n" +
+	"\x13ResumeTenantRequest\x12!\n" +
+	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(?R\x06tenant\x127\n" +
+	"\x06reason\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01(\x80\b2\x13^[^\\x00-\\x1f\\x7f]*$R\x06reason\"?\n" +
+	"\x14ResumeTenantResponse\x12'\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x0f.memd.v1.TenantR\x06tenant\"\xc3\x02\n" +
 	"\x06ApiKey\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x16\n" +
@@ -1375,7 +1647,11 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\tIndexMode\x12\x1a\n" +
 	"\x16INDEX_MODE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fINDEX_MODE_AUTO\x10\x01\x12\x15\n" +
-	"\x11INDEX_MODE_SEALED\x10\x02*u\n" +
+	"\x11INDEX_MODE_SEALED\x10\x02*a\n" +
+	"\tLiftFence\x12\x1a\n" +
+	"\x16LIFT_FENCE_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18LIFT_FENCE_AFTER_ERASURE\x10\x01\x12\x1a\n" +
+	"\x16LIFT_FENCE_AFTER_SWEEP\x10\x02*u\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -1383,12 +1659,14 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\vROLE_ERASER\x10\x02\x12\x10\n" +
 	"\fROLE_AUDITOR\x10\x03\x12\x11\n" +
 	"\rROLE_OPERATOR\x10\x04\x12\x11\n" +
-	"\rROLE_APPROVER\x10\x052\xaf\x04\n" +
+	"\rROLE_APPROVER\x10\x052\xd6\x05\n" +
 	"\fAdminService\x12P\n" +
 	"\fCreateTenant\x12\x1c.memd.v1.CreateTenantRequest\x1a\x1d.memd.v1.CreateTenantResponse\"\x03\x90\x02\x02\x12G\n" +
 	"\tGetTenant\x12\x19.memd.v1.GetTenantRequest\x1a\x1a.memd.v1.GetTenantResponse\"\x03\x90\x02\x02\x12M\n" +
 	"\vListTenants\x12\x1b.memd.v1.ListTenantsRequest\x1a\x1c.memd.v1.ListTenantsResponse\"\x03\x90\x02\x02\x12G\n" +
-	"\tSetPolicy\x12\x19.memd.v1.SetPolicyRequest\x1a\x1a.memd.v1.SetPolicyResponse\"\x03\x90\x02\x02\x12K\n" +
+	"\tSetPolicy\x12\x19.memd.v1.SetPolicyRequest\x1a\x1a.memd.v1.SetPolicyResponse\"\x03\x90\x02\x02\x12S\n" +
+	"\rSuspendTenant\x12\x1d.memd.v1.SuspendTenantRequest\x1a\x1e.memd.v1.SuspendTenantResponse\"\x03\x90\x02\x02\x12P\n" +
+	"\fResumeTenant\x12\x1c.memd.v1.ResumeTenantRequest\x1a\x1d.memd.v1.ResumeTenantResponse\"\x03\x90\x02\x02\x12K\n" +
 	"\fCreateApiKey\x12\x1c.memd.v1.CreateApiKeyRequest\x1a\x1d.memd.v1.CreateApiKeyResponse\x12M\n" +
 	"\vListApiKeys\x12\x1b.memd.v1.ListApiKeysRequest\x1a\x1c.memd.v1.ListApiKeysResponse\"\x03\x90\x02\x02\x12P\n" +
 	"\fRevokeApiKey\x12\x1c.memd.v1.RevokeApiKeyRequest\x1a\x1d.memd.v1.RevokeApiKeyResponse\"\x03\x90\x02\x02B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
@@ -1405,75 +1683,87 @@ func file_memd_v1_admin_proto_rawDescGZIP() []byte {
 	return file_memd_v1_admin_proto_rawDescData
 }
 
-var file_memd_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_memd_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_memd_v1_admin_proto_goTypes = []any{
 	(TenantState)(0),              // 0: memd.v1.TenantState
 	(VectorFormat)(0),             // 1: memd.v1.VectorFormat
 	(IndexMode)(0),                // 2: memd.v1.IndexMode
-	(Role)(0),                     // 3: memd.v1.Role
-	(*Policy)(nil),                // 4: memd.v1.Policy
-	(*Tenant)(nil),                // 5: memd.v1.Tenant
-	(*CreateTenantRequest)(nil),   // 6: memd.v1.CreateTenantRequest
-	(*CreateTenantResponse)(nil),  // 7: memd.v1.CreateTenantResponse
-	(*GetTenantRequest)(nil),      // 8: memd.v1.GetTenantRequest
-	(*GetTenantResponse)(nil),     // 9: memd.v1.GetTenantResponse
-	(*ListTenantsRequest)(nil),    // 10: memd.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),   // 11: memd.v1.ListTenantsResponse
-	(*SetPolicyRequest)(nil),      // 12: memd.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),     // 13: memd.v1.SetPolicyResponse
-	(*ApiKey)(nil),                // 14: memd.v1.ApiKey
-	(*CreateApiKeyRequest)(nil),   // 15: memd.v1.CreateApiKeyRequest
-	(*CreateApiKeyResponse)(nil),  // 16: memd.v1.CreateApiKeyResponse
-	(*ListApiKeysRequest)(nil),    // 17: memd.v1.ListApiKeysRequest
-	(*ListApiKeysResponse)(nil),   // 18: memd.v1.ListApiKeysResponse
-	(*RevokeApiKeyRequest)(nil),   // 19: memd.v1.RevokeApiKeyRequest
-	(*RevokeApiKeyResponse)(nil),  // 20: memd.v1.RevokeApiKeyResponse
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(LiftFence)(0),                // 3: memd.v1.LiftFence
+	(Role)(0),                     // 4: memd.v1.Role
+	(*Policy)(nil),                // 5: memd.v1.Policy
+	(*Tenant)(nil),                // 6: memd.v1.Tenant
+	(*CreateTenantRequest)(nil),   // 7: memd.v1.CreateTenantRequest
+	(*CreateTenantResponse)(nil),  // 8: memd.v1.CreateTenantResponse
+	(*GetTenantRequest)(nil),      // 9: memd.v1.GetTenantRequest
+	(*GetTenantResponse)(nil),     // 10: memd.v1.GetTenantResponse
+	(*ListTenantsRequest)(nil),    // 11: memd.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),   // 12: memd.v1.ListTenantsResponse
+	(*SetPolicyRequest)(nil),      // 13: memd.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),     // 14: memd.v1.SetPolicyResponse
+	(*SuspendTenantRequest)(nil),  // 15: memd.v1.SuspendTenantRequest
+	(*SuspendTenantResponse)(nil), // 16: memd.v1.SuspendTenantResponse
+	(*ResumeTenantRequest)(nil),   // 17: memd.v1.ResumeTenantRequest
+	(*ResumeTenantResponse)(nil),  // 18: memd.v1.ResumeTenantResponse
+	(*ApiKey)(nil),                // 19: memd.v1.ApiKey
+	(*CreateApiKeyRequest)(nil),   // 20: memd.v1.CreateApiKeyRequest
+	(*CreateApiKeyResponse)(nil),  // 21: memd.v1.CreateApiKeyResponse
+	(*ListApiKeysRequest)(nil),    // 22: memd.v1.ListApiKeysRequest
+	(*ListApiKeysResponse)(nil),   // 23: memd.v1.ListApiKeysResponse
+	(*RevokeApiKeyRequest)(nil),   // 24: memd.v1.RevokeApiKeyRequest
+	(*RevokeApiKeyResponse)(nil),  // 25: memd.v1.RevokeApiKeyResponse
+	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
 }
 var file_memd_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: memd.v1.Policy.vector_format:type_name -> memd.v1.VectorFormat
-	21, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
+	26, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
 	2,  // 2: memd.v1.Policy.index:type_name -> memd.v1.IndexMode
-	21, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
-	0,  // 4: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
-	4,  // 5: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
-	22, // 6: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
-	22, // 7: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
-	4,  // 8: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
-	5,  // 9: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
-	5,  // 10: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
-	5,  // 11: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
-	4,  // 12: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
-	5,  // 13: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
-	3,  // 14: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
-	22, // 15: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
-	22, // 16: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
-	22, // 17: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
-	3,  // 18: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
-	14, // 19: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	14, // 20: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
-	14, // 21: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	6,  // 22: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
-	8,  // 23: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
-	10, // 24: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
-	12, // 25: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
-	15, // 26: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
-	17, // 27: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
-	19, // 28: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
-	7,  // 29: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
-	9,  // 30: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
-	11, // 31: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
-	13, // 32: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
-	16, // 33: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
-	18, // 34: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
-	20, // 35: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
-	29, // [29:36] is the sub-list for method output_type
-	22, // [22:29] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
+	3,  // 4: memd.v1.Policy.lift_fence:type_name -> memd.v1.LiftFence
+	0,  // 5: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
+	5,  // 6: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
+	27, // 7: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
+	27, // 8: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
+	5,  // 9: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
+	6,  // 10: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
+	6,  // 11: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
+	6,  // 12: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
+	5,  // 13: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
+	6,  // 14: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
+	6,  // 15: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
+	6,  // 16: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
+	4,  // 17: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
+	27, // 18: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
+	27, // 19: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
+	27, // 20: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
+	4,  // 21: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
+	19, // 22: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	19, // 23: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
+	19, // 24: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	7,  // 25: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
+	9,  // 26: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
+	11, // 27: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
+	13, // 28: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
+	15, // 29: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
+	17, // 30: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
+	20, // 31: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
+	22, // 32: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
+	24, // 33: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
+	8,  // 34: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
+	10, // 35: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
+	12, // 36: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
+	14, // 37: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
+	16, // 38: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
+	18, // 39: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
+	21, // 40: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
+	23, // 41: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
+	25, // 42: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
+	34, // [34:43] is the sub-list for method output_type
+	25, // [25:34] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_admin_proto_init() }
@@ -1486,8 +1776,8 @@ func file_memd_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_admin_proto_rawDesc), len(file_memd_v1_admin_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   17,
+			NumEnums:      5,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,10 @@ const (
 	AdminServiceListTenantsProcedure = "/memd.v1.AdminService/ListTenants"
 	// AdminServiceSetPolicyProcedure is the procedure name of the AdminService's SetPolicy RPC.
 	AdminServiceSetPolicyProcedure = "/memd.v1.AdminService/SetPolicy"
+	// AdminServiceSuspendTenantProcedure is the procedure name of the AdminService's SuspendTenant RPC.
+	AdminServiceSuspendTenantProcedure = "/memd.v1.AdminService/SuspendTenant"
+	// AdminServiceResumeTenantProcedure is the procedure name of the AdminService's ResumeTenant RPC.
+	AdminServiceResumeTenantProcedure = "/memd.v1.AdminService/ResumeTenant"
 	// AdminServiceCreateApiKeyProcedure is the procedure name of the AdminService's CreateApiKey RPC.
 	AdminServiceCreateApiKeyProcedure = "/memd.v1.AdminService/CreateApiKey"
 	// AdminServiceListApiKeysProcedure is the procedure name of the AdminService's ListApiKeys RPC.
@@ -70,6 +74,22 @@ var (
 			StreamType:       connect.StreamTypeUnary,
 			Schema:           v1.File_memd_v1_admin_proto.Services().ByName("AdminService").Methods().ByName("SetPolicy"),
 			Procedure:        AdminServiceSetPolicyProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	adminServiceSuspendTenantSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_admin_proto.Services().ByName("AdminService").Methods().ByName("SuspendTenant"),
+			Procedure:        AdminServiceSuspendTenantProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	adminServiceResumeTenantSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_admin_proto.Services().ByName("AdminService").Methods().ByName("ResumeTenant"),
+			Procedure:        AdminServiceResumeTenantProcedure,
 			IdempotencyLevel: connect.IdempotencyIdempotent,
 		}
 	})
@@ -112,6 +132,16 @@ type AdminServiceClient interface {
 	// SetPolicy changes those fields of a tenant's policy that are set in the
 	// request, and leaves the others.
 	SetPolicy(context.Context, *v1.SetPolicyRequest) (*v1.SetPolicyResponse, error)
+	// SuspendTenant keeps every agent out from the next call on, at all replicas.
+	// Users can still be erased, nothing is lost, and the tenant can be resumed, or
+	// deleted with ErasureService.DeleteTenant. It needs a key of the installation.
+	// Safe to repeat. A tenant that is neither active nor suspended is
+	// TENANT_INACTIVE.
+	SuspendTenant(context.Context, *v1.SuspendTenantRequest) (*v1.SuspendTenantResponse, error)
+	// ResumeTenant lets agents in again. It needs a key of the installation. Safe
+	// to repeat. Once a deletion was accepted there is no way back:
+	// TENANT_INACTIVE.
+	ResumeTenant(context.Context, *v1.ResumeTenantRequest) (*v1.ResumeTenantResponse, error)
 	// CreateApiKey makes a key and returns its secret, which is stored as a hash
 	// only and is never shown again. Not safe to repeat: each call makes a key.
 	CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error)
@@ -143,6 +173,16 @@ type AdminServiceHandler interface {
 	// SetPolicy changes those fields of a tenant's policy that are set in the
 	// request, and leaves the others.
 	SetPolicy(context.Context, *v1.SetPolicyRequest) (*v1.SetPolicyResponse, error)
+	// SuspendTenant keeps every agent out from the next call on, at all replicas.
+	// Users can still be erased, nothing is lost, and the tenant can be resumed, or
+	// deleted with ErasureService.DeleteTenant. It needs a key of the installation.
+	// Safe to repeat. A tenant that is neither active nor suspended is
+	// TENANT_INACTIVE.
+	SuspendTenant(context.Context, *v1.SuspendTenantRequest) (*v1.SuspendTenantResponse, error)
+	// ResumeTenant lets agents in again. It needs a key of the installation. Safe
+	// to repeat. Once a deletion was accepted there is no way back:
+	// TENANT_INACTIVE.
+	ResumeTenant(context.Context, *v1.ResumeTenantRequest) (*v1.ResumeTenantResponse, error)
 	// CreateApiKey makes a key and returns its secret, which is stored as a hash
 	// only and is never shown again. Not safe to repeat: each call makes a key.
 	CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error)
@@ -162,6 +202,8 @@ func RegisterAdminServiceHandler(server *connect.Server, svc AdminServiceHandler
 		connect.Method{Spec: adminServiceGetTenantSpec(), Handler: adapter.getTenant},
 		connect.Method{Spec: adminServiceListTenantsSpec(), Handler: adapter.listTenants},
 		connect.Method{Spec: adminServiceSetPolicySpec(), Handler: adapter.setPolicy},
+		connect.Method{Spec: adminServiceSuspendTenantSpec(), Handler: adapter.suspendTenant},
+		connect.Method{Spec: adminServiceResumeTenantSpec(), Handler: adapter.resumeTenant},
 		connect.Method{Spec: adminServiceCreateApiKeySpec(), Handler: adapter.createApiKey},
 		connect.Method{Spec: adminServiceListApiKeysSpec(), Handler: adapter.listApiKeys},
 		connect.Method{Spec: adminServiceRevokeApiKeySpec(), Handler: adapter.revokeApiKey},
@@ -185,6 +227,14 @@ func (UnimplementedAdminServiceHandler) ListTenants(context.Context, *v1.ListTen
 
 func (UnimplementedAdminServiceHandler) SetPolicy(context.Context, *v1.SetPolicyRequest) (*v1.SetPolicyResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.AdminService.SetPolicy is not implemented")
+}
+
+func (UnimplementedAdminServiceHandler) SuspendTenant(context.Context, *v1.SuspendTenantRequest) (*v1.SuspendTenantResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.AdminService.SuspendTenant is not implemented")
+}
+
+func (UnimplementedAdminServiceHandler) ResumeTenant(context.Context, *v1.ResumeTenantRequest) (*v1.ResumeTenantResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.AdminService.ResumeTenant is not implemented")
 }
 
 func (UnimplementedAdminServiceHandler) CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error) {
@@ -230,6 +280,22 @@ func (c *adminServiceClient) ListTenants(ctx context.Context, req *v1.ListTenant
 func (c *adminServiceClient) SetPolicy(ctx context.Context, req *v1.SetPolicyRequest) (*v1.SetPolicyResponse, error) {
 	var res v1.SetPolicyResponse
 	if err := c.client.CallUnary(ctx, adminServiceSetPolicySpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *adminServiceClient) SuspendTenant(ctx context.Context, req *v1.SuspendTenantRequest) (*v1.SuspendTenantResponse, error) {
+	var res v1.SuspendTenantResponse
+	if err := c.client.CallUnary(ctx, adminServiceSuspendTenantSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *adminServiceClient) ResumeTenant(ctx context.Context, req *v1.ResumeTenantRequest) (*v1.ResumeTenantResponse, error) {
+	var res v1.ResumeTenantResponse
+	if err := c.client.CallUnary(ctx, adminServiceResumeTenantSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -303,6 +369,30 @@ func (h adminServiceHandler) setPolicy(ctx context.Context, _ connect.Spec, stre
 		return err
 	}
 	res, err := h.svc.SetPolicy(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h adminServiceHandler) suspendTenant(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.SuspendTenantRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.SuspendTenant(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h adminServiceHandler) resumeTenant(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ResumeTenantRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ResumeTenant(ctx, &req)
 	if err != nil {
 		return err
 	}
