@@ -70,6 +70,7 @@ func newFakeServer() (*fakeServer, *httptest.Server) {
 	memdv1connect.RegisterAdminServiceHandler(server, f)
 	memdv1connect.RegisterTargetServiceHandler(server, f)
 	memdv1connect.RegisterArtifactServiceHandler(server, &fakeArtifacts{kept: map[string][]kept{}})
+	memdv1connect.RegisterSessionServiceHandler(server, &fakeSessions{kept: map[string]*memdv1.SessionRecord{}})
 	mux := http.NewServeMux()
 	connecthttp.Mount(mux, server, connecthttp.WithReadMaxBytes(memd.MaxBatchBytes))
 	f.handler = mux
