@@ -31,6 +31,9 @@ const (
 	// one read of a session.
 	MaxEvents     = 256
 	MaxReadEvents = 10_000
+	// MaxReadBytes is the size of all that one read of a session returns, events
+	// and state.
+	MaxReadBytes = 64 << 20
 	// MaxStateChanges is the number of state entries that one write may change,
 	// and MaxStateBytes the size of them all.
 	MaxStateChanges = 1024

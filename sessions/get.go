@@ -18,7 +18,8 @@ import (
 // A session in one statement, so in one snapshot, which is also asked whether
 // the user is fenced and the session alive: its head (part 0), its newest events
 // (1), and the three kinds of state (2 to 4). State of the app shows what users
-// wrote who may be read, and nobody's words.
+// wrote who may be read, and nobody's words. Of events that are too large
+// together the rest comes without what they say.
 const sqlSession = `
 WITH s AS MATERIALIZED (
   SELECT r.subject_no, r.session_no, h.month, h.created_at, h.updated_at, h.events
@@ -31,7 +32,9 @@ SELECT 0 AS part, s.subject_no AS a, s.session_no AS b, s.month AS month, s.even
 UNION ALL
 SELECT 1, e.seq, NULL, NULL, NULL, e.source_time, e.appended_at, e.event_digest, e.sealed
 FROM s CROSS JOIN LATERAL (
-  SELECT x.seq, x.source_time, x.appended_at, x.event_digest, x.sealed FROM memd.session_events x
+  SELECT x.seq, x.source_time, x.appended_at, x.event_digest,
+    CASE WHEN sum(octet_length(x.sealed)) OVER (ORDER BY x.seq DESC) <= @bytes THEN x.sealed END AS sealed
+  FROM memd.session_events x
   WHERE x.tenant_no = @tenant AND x.subject_no = s.subject_no AND x.session_no = s.session_no AND x.month = s.month
     AND x.seq < @before AND (@since::timestamptz IS NULL OR coalesce(x.source_time, x.appended_at) >= @since)
   ORDER BY x.seq DESC LIMIT @limit) e
@@ -108,6 +111,11 @@ func (s *Service) Get(ctx context.Context, t Tenant, id ID, q Query) (Session, e
 	return out, err
 }
 
+// errTooMuch is the answer to who asks for more than fits into a process that
+// serves others too.
+var errTooMuch = invalid("num_recent_events",
+	"asks for more than %d MiB, state included: ask for fewer, and for those before them with before_sequence", memd.MaxReadBytes>>20)
+
 // part is one row of sqlSession.
 type part struct {
 	Part   int
@@ -125,7 +133,7 @@ func (s *Service) read(ctx context.Context, db pg.DB, k *shred.Keys, id ID, q Qu
 	session := k.SessionRef(ref, id.SessionID)
 	rows, err := db.Query(ctx, sqlSession, pg.Args{
 		"tenant": k.Tenant(), "ref": ref[:], "session": session[:], "app": app[:],
-		"before": q.Before, "since": optional(q.Since), "limit": q.Events,
+		"before": q.Before, "since": optional(q.Since), "limit": q.Events, "bytes": memd.MaxReadBytes,
 	})
 	if err != nil {
 		return out, fmt.Errorf("reading a session: %w", err)
@@ -145,9 +153,11 @@ func (s *Service) read(ctx context.Context, db pg.DB, k *shred.Keys, id ID, q Qu
 		return out, fmt.Errorf("deriving a session's key: %w", err)
 	}
 	for _, p := range parts {
-		switch p.Part {
-		case 0:
-		case 1:
+		switch {
+		case p.Part == 0:
+		case p.Part == 1 && p.Sealed == nil:
+			return out, errTooMuch
+		case p.Part == 1:
 			e, err := by.openEvent(p)
 			if err != nil {
 				return out, err
@@ -157,6 +167,10 @@ func (s *Service) read(ctx context.Context, db pg.DB, k *shred.Keys, id ID, q Qu
 			if err := by.openState(p, out.State); err != nil {
 				return out, err
 			}
+		}
+		// What repeats itself is sealed in a thousandth of its size.
+		if by.opened > memd.MaxReadBytes {
+			return out, errTooMuch
 		}
 	}
 	slices.SortFunc(out.Events, func(a, b Event) int { return int(a.Seq - b.Seq) })
@@ -172,6 +186,7 @@ func (s *sealers) openEvent(p part) (Event, error) {
 	if err != nil {
 		return Event{}, fmt.Errorf("opening an event: %w", err)
 	}
+	s.opened += len(b)
 	e, err := decodeEvent(b)
 	if err != nil {
 		return e, err
@@ -201,6 +216,7 @@ func (s *sealers) openState(p part, state map[string]string) error {
 	case err != nil:
 		return err
 	}
+	s.opened += len(key) + len(value)
 	state[key] = value
 	return nil
 }

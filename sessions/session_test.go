@@ -1,6 +1,8 @@
 package sessions_test
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"sync"
@@ -48,6 +50,38 @@ func TestService_KeepsAnEventByteForByte(t *testing.T) {
 	if diff := cmp.Diff(want, cold); diff != "" {
 		t.Errorf("another process (-want +got):\n%s", diff)
 	}
+}
+
+// A session may be larger than what one read returns. Neither how much is stored
+// nor how much comes out of it fills the process, and less of it can be read.
+func TestService_ReadsNoMoreThanFits(t *testing.T) {
+	const mib = 1 << 20
+	for name, text := range map[string]func() string{
+		"that repeats itself": func() string { return strings.Repeat("x", mib-1024) },
+		"that does not":       func() string { return incompressible(mib - 1024) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			b.create(id("ada", "s1"), nil)
+			const events = memd.MaxReadBytes/mib + 2
+			for i := range events {
+				b.append(id("ada", "s1"), b.event(fmt.Sprint(i), text()))
+			}
+			_, err := b.s.Get(t.Context(), b.tenant, id("ada", "s1"), sessions.Query{Events: memd.MaxReadEvents})
+			wantErr(t, err, memd.ErrInvalid)
+			got, err := b.s.Get(t.Context(), b.tenant, id("ada", "s1"), sessions.Query{Events: 3})
+			if err != nil || len(got.Events) != 3 || got.Events[2].ID != fmt.Sprint(events-1) {
+				t.Errorf("%d events, %v", len(got.Events), err)
+			}
+		})
+	}
+}
+
+// incompressible is text of that many bytes, as good as random.
+func incompressible(n int) string {
+	b := make([]byte, n/2)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
 }
 
 func TestService_Create(t *testing.T) {

@@ -65,6 +65,7 @@ type sealers struct {
 	app     memd.Number // the app's shared subject, 0 if nobody has needed it yet
 	writer  memd.Number // whose word app state is, 0 for nobody's
 	content *shred.Sealer
+	opened  int // bytes that a reader opened
 }
 
 // user seals the user's state.
