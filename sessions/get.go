@@ -233,16 +233,22 @@ SELECT 1, e.seq, r.session_no, e.month, NULL::bigint, e.source_time, e.appended_
 FROM memd.readable_sessions r
 JOIN memd.session_heads h ON h.tenant_no = r.tenant_no AND h.subject_no = r.subject_no AND h.session_no = r.session_no
 LEFT JOIN LATERAL (
-  SELECT x.month, x.seq, x.source_time, x.appended_at, x.event_digest, x.sealed FROM memd.session_events x
+  SELECT x.month, x.seq, x.source_time, x.appended_at, x.event_digest,
+    CASE WHEN sum(octet_length(x.sealed)) OVER (ORDER BY x.seq) <= @bytes THEN x.sealed END AS sealed
+  FROM memd.session_events x
   WHERE x.tenant_no = r.tenant_no AND x.subject_no = r.subject_no AND x.session_no = r.session_no AND x.month = h.month
     AND x.seq > @after
   ORDER BY x.seq LIMIT @limit) e ON true
 WHERE r.tenant_no = @tenant AND r.user_ref = @ref AND r.session_ref = @session
 ORDER BY e.seq`
 
+// pageBytes is about how large the events are that Events returns at once: many
+// times the largest of them.
+const pageBytes = 16 << 20
+
 // Events returns up to limit events that were appended behind a place in a
-// session (0: its beginning), oldest first, to go through all of it. Errors are
-// those of Get.
+// session (0: its beginning), oldest first, to go through all of it. There are
+// fewer when they are large, and none only at the end. Errors are those of Get.
 func (s *Service) Events(ctx context.Context, t Tenant, id ID, after int64, limit int) ([]Event, error) {
 	if err := validateID(id); err != nil {
 		return nil, err
@@ -264,7 +270,7 @@ func eventsAfter(ctx context.Context, db pg.DB, k *shred.Keys, id ID, after int6
 	ref := provenance.RefOf(k, id.scope())
 	session := k.SessionRef(ref, id.SessionID)
 	rows, err := db.Query(ctx, sqlEventsAfter, pg.Args{
-		"tenant": k.Tenant(), "ref": ref[:], "session": session[:], "after": after, "limit": limit,
+		"tenant": k.Tenant(), "ref": ref[:], "session": session[:], "after": after, "limit": limit, "bytes": pageBytes,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading events: %w", err)
@@ -284,9 +290,13 @@ func eventsAfter(ctx context.Context, db pg.DB, k *shred.Keys, id ID, after int6
 		return nil, memd.ErrNotFound
 	}
 	out := make([]Event, 0, len(found))
+	opened := 0
 	for _, r := range found {
 		if r.A == nil {
 			continue // a session without further events
+		}
+		if r.Sealed == nil || opened > pageBytes {
+			break
 		}
 		by := &sealers{k: k, of: memd.Contribution{Subject: r.Subject, Session: *r.B}, month: *r.Month}
 		if by.content, err = k.Content(by.month, by.of.Subject, by.of.Session); err != nil {
@@ -296,6 +306,7 @@ func eventsAfter(ctx context.Context, db pg.DB, k *shred.Keys, id ID, after int6
 		if err != nil {
 			return nil, err
 		}
+		opened += by.opened
 		out = append(out, e)
 	}
 	return out, nil

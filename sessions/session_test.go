@@ -73,6 +73,20 @@ func TestService_ReadsNoMoreThanFits(t *testing.T) {
 			if err != nil || len(got.Events) != 3 || got.Events[2].ID != fmt.Sprint(events-1) {
 				t.Errorf("%d events, %v", len(got.Events), err)
 			}
+			var after int64
+			for read, pages := 0, 0; ; pages++ {
+				page, err := b.s.Events(t.Context(), b.tenant, id("ada", "s1"), after, memd.MaxBatch)
+				if err != nil || len(page) > 20 {
+					t.Fatalf("%d events at once, %v", len(page), err)
+				}
+				if len(page) == 0 {
+					if read != events || pages < 4 {
+						t.Errorf("%d events on %d pages", read, pages)
+					}
+					break
+				}
+				read, after = read+len(page), page[len(page)-1].Seq
+			}
 		})
 	}
 }
