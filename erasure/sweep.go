@@ -2,17 +2,30 @@ package erasure
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/artifacts"
+	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/purge"
+	"forgettable.dev/memd/sessions"
 )
 
-// storeStale is the name under which the sweep counts what was written for
-// somebody who has returned and is older than their erasure.
-const storeStale = "memories_stale"
+// stales are the stores in which the sweep looks for what was written for
+// somebody who has returned and is older than their erasure, with the name under
+// which it counts what it deletes.
+var stales = []struct {
+	name   string
+	delete func(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, before time.Time, limit int) (int64, error)
+}{
+	{"artifacts_stale", artifacts.DeleteStale},
+	{"sessions_stale", sessions.DeleteStale},
+	{"memories_stale", memory.DeleteStale},
+}
 
 // sweep deletes what came after all: by dead number and by contribution, in all
 // stores, and what a returned user is said to have said before the erasure. The
@@ -76,9 +89,9 @@ func (r *Runner) sweepStage(ctx context.Context, j Job, stage Stage) error {
 }
 
 // sweepStale deletes, of a user who has returned, what is older than the
-// moment at which the fence was lifted.
+// moment at which the fence was lifted, store by store.
 func (r *Runner) sweepStale(ctx context.Context, j Job, n *notes) error {
-	for {
+	for i := 0; i < len(stales); {
 		var deleted int64
 		next := *n
 		next.Found = Counts{}
@@ -91,15 +104,20 @@ func (r *Runner) sweepStale(ctx context.Context, j Job, n *notes) error {
 			if err != nil {
 				return err
 			}
-			if deleted, err = memory.DeleteStale(ctx, tx, j.Tenant, live, j.FinishedAt, DeleteBatch); err != nil || deleted == 0 {
+			if deleted, err = stales[i].delete(ctx, tx, j.Tenant, live, j.FinishedAt, DeleteBatch); err != nil || deleted == 0 {
 				return err
 			}
-			next.Found[storeStale] += deleted
+			next.Found[stales[i].name] += deleted
 			return noteStep(ctx, tx, j, StepSweep, next, false, r.Clock.Now())
 		})
-		if err != nil || deleted == 0 {
+		if err != nil {
 			return err
+		}
+		if deleted == 0 {
+			i++
+			continue
 		}
 		*n = next
 	}
+	return nil
 }
