@@ -26,6 +26,9 @@ type topK struct {
 	heap    []candidate
 }
 
+// usualK bounds the room that is made before there are candidates for it.
+const usualK = 32
+
 // worse orders candidates: a lower score, or the same and a larger id.
 func worse(a, b *candidate) int {
 	if c := cmp.Compare(a.score, b.score); c != 0 {
@@ -45,6 +48,9 @@ func (t *topK) wants(score float32) bool {
 }
 
 func (t *topK) offer(c candidate) {
+	if t.heap == nil {
+		t.heap = make([]candidate, 0, min(t.k, usualK))
+	}
 	if len(t.heap) < t.k {
 		t.heap = append(t.heap, c)
 		for i := len(t.heap) - 1; i > 0; {
@@ -84,9 +90,10 @@ func (t *topK) keep(unit []float32) []float32 {
 	return slices.Clone(unit)
 }
 
-// sorted returns the candidates, best first.
+// sorted returns the candidates, best first, and leaves the topK empty.
 func (t *topK) sorted() []candidate {
-	out := slices.Clone(t.heap)
+	out := t.heap
+	t.heap = nil
 	slices.SortFunc(out, func(a, b candidate) int { return -worse(&a, &b) })
 	return out
 }

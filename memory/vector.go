@@ -72,7 +72,14 @@ func decodeVector(dst []float32, b []byte, dimension int, f VectorFormat) ([]flo
 		}
 		return dst, norm, nil
 	}
-	for i, b := 0, b[4:]; i < len(out); i++ {
+	b = b[4:]
+	for ; len(out) >= 4 && len(b) >= 16; out, b = out[4:], b[16:] { // four at a time: a cold scope has 384,000
+		out[0] = math.Float32frombits(binary.LittleEndian.Uint32(b[0:4]))
+		out[1] = math.Float32frombits(binary.LittleEndian.Uint32(b[4:8]))
+		out[2] = math.Float32frombits(binary.LittleEndian.Uint32(b[8:12]))
+		out[3] = math.Float32frombits(binary.LittleEndian.Uint32(b[12:16]))
+	}
+	for i := range out {
 		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 	}
 	return dst, norm, nil

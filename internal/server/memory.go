@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"forgettable.dev/memd"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/memory"
@@ -71,8 +72,15 @@ func (h *memoryHandler) Search(ctx context.Context, req *memdv1.SearchRequest) (
 		return nil, err
 	}
 	res := &memdv1.SearchResponse{Fenced: found.Fenced, Hits: make([]*memdv1.Hit, len(found.Hits))}
-	for i, hit := range found.Hits {
-		res.Hits[i] = &memdv1.Hit{Memory: memoryToProto(hit.Memory), Score: hit.Score}
+	hits := make([]memdv1.Hit, len(found.Hits))
+	scopes := map[memd.Scope]*memdv1.Scope{} // one message for all hits of a scope
+	for i := range found.Hits {
+		m := &found.Hits[i].Memory
+		if scopes[m.Scope] == nil {
+			scopes[m.Scope] = scopeToProto(m.Scope)
+		}
+		hits[i].Memory, hits[i].Score = memoryInScope(m, scopes[m.Scope]), found.Hits[i].Score
+		res.Hits[i] = &hits[i]
 	}
 	return res, nil
 }

@@ -136,9 +136,14 @@ func changeFromProto(req *memdv1.UpdateRequest) (memory.Change, error) {
 }
 
 func memoryToProto(m memory.Memory) *memdv1.Memory {
+	return memoryInScope(&m, scopeToProto(m.Scope))
+}
+
+// memoryInScope takes the scope as it is, so that many memories can share one.
+func memoryInScope(m *memory.Memory, scope *memdv1.Scope) *memdv1.Memory {
 	return &memdv1.Memory{
 		MemoryId:          m.ID.String(),
-		Scope:             scopeToProto(m.Scope),
+		Scope:             scope,
 		Kind:              memdv1.Kind(m.Kind),
 		Text:              m.Text,
 		Vector:            m.Vector,
