@@ -105,7 +105,7 @@ func TestKey(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	if eraser.NewKey().Secret() == eraser.NewKey().Secret() {
+	if one, another := eraser.NewKey(), eraser.NewKey(); one.Secret() == another.Secret() {
 		t.Error("two keys are alike")
 	}
 	if _, err := eraser.NewVerifier(); !errors.Is(err, eraser.ErrKey) {
