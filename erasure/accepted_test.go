@@ -18,7 +18,9 @@ import (
 // user is fenced, and a session takes no more words.
 func TestForget_HoldsFromItsAcceptance(t *testing.T) {
 	w := newWorld(t)
-	w.add(said("alice", "s1", "her words"), said("bob", "s1", "his words"), said("bob", "s2", "his other words"))
+	again := said("alice", "s1", "her words")
+	again.EventID = "e1"
+	w.add(again, said("bob", "s1", "his words"), said("bob", "s2", "his other words"))
 	w.StopWorker()
 	ctx := t.Context()
 	c := erasure.Caller{Tenant: w.tenant.No, Epoch: w.tenant.Epoch}
@@ -38,6 +40,10 @@ func TestForget_HoldsFromItsAcceptance(t *testing.T) {
 		}
 		if _, err := s.Add(ctx, w.tenant, []memory.Row{said("alice", "s9", "more")}); !errors.Is(err, memd.ErrFenced) {
 			t.Errorf("%s: adding to a user who is being forgotten: %v", name, err)
+		}
+		// Nothing would be written, and it must not be told that it is there.
+		if got, err := s.Add(ctx, w.tenant, []memory.Row{again}); !errors.Is(err, memd.ErrFenced) {
+			t.Errorf("%s: adding again what a user had who is being forgotten: %v, %v", name, got, err)
 		}
 		if _, err := s.Add(ctx, w.tenant, []memory.Row{said("bob", "s1", "more")}); !errors.Is(err, memd.ErrSessionForgotten) {
 			t.Errorf("%s: adding to a session that is being forgotten: %v", name, err)

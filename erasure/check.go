@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -77,13 +78,13 @@ func (r *Runner) check(ctx context.Context, j Job, s Step, n *notes) error {
 	if n.Checks, err = r.examine(ctx, j); err != nil {
 		return err
 	}
-	failed := 0
+	var failed []string
 	for _, c := range n.Checks {
 		if c.Result == memd.ResultFail {
-			failed++
+			failed = append(failed, c.Name)
 		}
 	}
-	if failed == 0 {
+	if len(failed) == 0 {
 		return r.done(ctx, j, s, *n)
 	}
 	err = r.Pool.InTx(ctx, func(tx pgx.Tx) error { // So that it can be read what failed.
@@ -95,7 +96,7 @@ func (r *Runner) check(ctx context.Context, j Job, s Step, n *notes) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%d checks: %w", failed, errFailed)
+	return fmt.Errorf("%s: %w", strings.Join(failed, ", "), errFailed)
 }
 
 // recount asks the tables after the second sweep. What is left is swept again.

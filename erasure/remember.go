@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/receipts"
@@ -58,15 +60,21 @@ func openUnder(k *shred.Keys, no memd.Number, field string, sealed []byte) ([]by
 	return s.Open(sealed, shred.AADJob(k.Tenant(), no, field))
 }
 
-const sqlReadSalt = `SELECT sealed_salt FROM memd.erasures WHERE tenant_no = @tenant AND request_id = @id`
+const sqlReadSalt = `
+SELECT sealed_salt FROM memd.erasures
+WHERE tenant_no = @tenant AND request_id = @id AND requested_by IS NOT DISTINCT FROM @by`
 
-// salt opens the salt of a request's receipts, for the requester. It is zero once
-// the job, or its tenant's keys, have ended.
+// salt opens the salt of a request's receipts, for the requester: the API key that
+// the request came with. It is zero for any other, and once the job, or its
+// tenant's keys, have ended.
 func (s *Service) salt(ctx context.Context, c Caller, j Job) (salt receipts.Salt, err error) {
 	var sealed []byte
 	err = s.Pool.With(ctx, func(db pg.DB) error {
-		return db.QueryRow(ctx, sqlReadSalt, pg.Args{"tenant": j.Tenant, "id": j.ID}).Scan(&sealed)
+		return db.QueryRow(ctx, sqlReadSalt, pg.Args{"tenant": j.Tenant, "id": j.ID, "by": c.KeyID}).Scan(&sealed)
 	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return salt, nil
+	}
 	if err != nil || len(sealed) == 0 {
 		return salt, err
 	}

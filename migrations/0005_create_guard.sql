@@ -117,7 +117,9 @@ END $$;
 -- +goose StatementEnd
 
 -- enter is the writer's first statement: locks before any row is touched, so
--- that no writer holds a row while it waits for a fence.
+-- that no writer holds a row while it waits for a fence. It refuses behind a fence
+-- also a writer who turns out to have nothing to write: what is there already must
+-- not be told either.
 -- +goose StatementBegin
 CREATE FUNCTION memd.enter(p_tenant bigint, p_subjects bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -130,12 +132,17 @@ BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'isolation above READ COMMITTED is refused: it could not see a fence' USING ERRCODE = 'MD007';
   END IF;
-  SELECT coalesce(bool_and(memd.try_lock(k.hi, k.lo)), true), count(*) INTO locked, subjects
-  FROM (SELECT DISTINCT memd.lock_hi(s.user_ref) AS hi, memd.lock_lo(s.user_ref) AS lo
-        FROM memd.subjects s WHERE s.tenant_no = p_tenant AND s.subject_no = ANY (p_subjects)
+  SELECT coalesce(bool_and(memd.try_lock(k.hi, k.lo)), true), count(*), bool_or(k.up) INTO locked, subjects, fenced
+  FROM (SELECT DISTINCT memd.lock_hi(s.user_ref) AS hi, memd.lock_lo(s.user_ref) AS lo, f.user_ref IS NOT NULL AS up
+        FROM memd.subjects s
+        LEFT JOIN memd.fences f ON f.tenant_no = s.tenant_no AND f.user_ref = s.user_ref AND f.state IN (1, 2)
+        WHERE s.tenant_no = p_tenant AND s.subject_no = ANY (p_subjects)
         ORDER BY 1, 2 OFFSET 0) k;
   IF subjects > 64 THEN
     RAISE EXCEPTION 'more than 64 subjects in one write' USING ERRCODE = 'MD011';
+  END IF;
+  IF fenced THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD001';
   END IF;
   IF locked THEN
     RETURN;

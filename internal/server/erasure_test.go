@@ -61,6 +61,13 @@ func TestErasure_ForgetsAndReports(t *testing.T) {
 	if r.GetState() != memdv1.ErasureState_ERASURE_STATE_DONE || r.GetRequestId() != req.GetRequestId() || r.GetKeyEpoch() != 2 || r.GetFinishedAt() == nil {
 		t.Errorf("report %v", r)
 	}
+	// The salt is the requester's alone: another key that repeats the request gets
+	// the same report without it.
+	_, other := in.key(acme.No, auth.Eraser)
+	others, err := second.erasure(other).ForgetUser(ctx, req)
+	if err != nil || r.GetSalt() == "" || others.GetReport().GetSalt() != "" || others.GetReport().GetRequestId() != req.GetRequestId() {
+		t.Errorf("the salt is %d long for the requester and %d for another: %v", len(r.GetSalt()), len(others.GetReport().GetSalt()), err)
+	}
 	counts := map[string]*memdv1.StoreCount{}
 	for _, c := range r.GetCounts() {
 		counts[c.GetStore()] = c
