@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/purge"
 )
 
 // RunStep runs one step of a job whatever the journal says: as a runner does
@@ -14,4 +15,9 @@ func RunStep(ctx context.Context, r *Runner, j Job, s Step) error {
 		return err
 	}
 	return r.do(ctx, j, s, notes{})
+}
+
+// CallTargets calls the stores outside memd that come after the memories.
+func CallTargets(ctx context.Context, r *Runner, j Job) error {
+	return r.callTargets(ctx, j, roundFirst, purge.AfterMemory)
 }

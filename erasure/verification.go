@@ -18,8 +18,17 @@ import (
 // application asks, the queue carries a number, and a worker, who alone may look
 // everywhere, answers in the same row.
 
+// One that is not answered yet answers whoever asks meanwhile too: looking is
+// work, and asking is not.
 const sqlAskVerification = `
-INSERT INTO memd.verifications (tenant_no, request_id, asked_at) VALUES (@tenant, @id, @now) RETURNING verification_no`
+WITH open AS (
+  SELECT verification_no FROM memd.verifications
+  WHERE tenant_no = @tenant AND request_id = @id AND done_at IS NULL ORDER BY verification_no LIMIT 1
+), new AS (
+  INSERT INTO memd.verifications (tenant_no, request_id, asked_at)
+  SELECT @tenant, @id, @now WHERE NOT EXISTS (SELECT FROM open) RETURNING verification_no
+)
+SELECT verification_no FROM open UNION ALL SELECT verification_no FROM new`
 
 const sqlReadVerification = `
 SELECT done_at IS NOT NULL, checks FROM memd.verifications WHERE tenant_no = @tenant AND verification_no = @no`

@@ -79,6 +79,7 @@ CREATE TABLE memd.verifications (
   done_at         timestamptz,
   checks          jsonb       NOT NULL DEFAULT '[]'
 );
+CREATE INDEX verifications_open ON memd.verifications (tenant_no, request_id) WHERE done_at IS NULL;
 GRANT SELECT, INSERT (tenant_no, request_id, asked_at) ON memd.verifications TO memd_app;
 GRANT SELECT, UPDATE (done_at, checks) ON memd.verifications TO memd_worker;
 

@@ -34,9 +34,10 @@ const (
 )
 
 // logFile counts or overwrites the subject's lines in all files of a target. A
-// tenant's erasure goes by the digests in Request.Refs alone.
+// tenant's erasure goes by the digests in Request.Refs alone, which are empty for a
+// tenant that never had a user, and nil where nobody looked.
 func (c *Caller) logFile(ctx context.Context, t Target, op Op, r Request) (outcome, error) {
-	if r.Mode == ModeTenant && len(r.Refs) == 0 {
+	if r.Mode == ModeTenant && r.Refs == nil {
 		return outcome{}, failed(CodeUnimplemented)
 	}
 	var m *matcher
