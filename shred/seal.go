@@ -40,6 +40,10 @@ const (
 // After Keys.Drop of the Keys that it came from it refuses to seal and to open.
 // Its key bytes go with the last reference to it: Go's AES keeps its key
 // schedule where nobody can overwrite it.
+//
+// The bytes are those of Tink's AES-GCM with no key prefix, made by Go's
+// crypto/cipher: Tink's opens into memory of its own, and reading a scope opens
+// thousands of vectors into one block.
 type Sealer struct {
 	aead    cipher.AEAD
 	digest  Key
