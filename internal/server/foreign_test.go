@@ -198,7 +198,7 @@ func TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone(t *testing.T) {
 		for _, body := range []string{
 			`{"scope":{"user":{"app":"chat","userId":"alice"}}}`, `{"scope":{"shared":{"app":"chat"}}}`,
 		} {
-			status, answer := s.post(t, "/memd.v1.MemoryService/List", theirs, "json", []byte(body), false)
+			status, answer := s.post(t, patience, "/memd.v1.MemoryService/List", theirs, "json", []byte(body), false)
 			if status != http.StatusOK || !strings.Contains(answer, "tea") {
 				t.Errorf("what is theirs: %d %s", status, answer)
 			}
@@ -219,7 +219,7 @@ func TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone(t *testing.T) {
 		}
 		for _, template := range templates {
 			ask := func(n names) string {
-				status, answer := s.post(t, procedure, ours, "json", []byte(n.in(template)), method.IsStreamingClient() || method.IsStreamingServer())
+				status, answer := s.post(t, patience, procedure, ours, "json", []byte(n.in(template)), method.IsStreamingClient() || method.IsStreamingServer())
 				return http.StatusText(status) + " " + differing.ReplaceAllString(answer, "#")
 			}
 			want := ask(none)
@@ -241,7 +241,7 @@ func TestForeign_AnIDOfAnotherTenantIsAsGoodAsNone(t *testing.T) {
 		t.Error("the other tenant's rows changed")
 	}
 	// The other tenant's key is alive, and an answer of their own is another one.
-	if status, answer := s.post(t, "/memd.v1.MemoryService/Get", theirs, "json", []byte(real.in(foreign["MemoryService/Get"][0])), false); status != http.StatusOK {
+	if status, answer := s.post(t, patience, "/memd.v1.MemoryService/Get", theirs, "json", []byte(real.in(foreign["MemoryService/Get"][0])), false); status != http.StatusOK {
 		t.Errorf("the owner asks: %d %s", status, answer)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -175,7 +176,7 @@ func TestMalformed_NoRequestIsAFault(t *testing.T) {
 			if strings.Contains(procedure, "AdminService") && i%2 == 0 {
 				secret = root
 			}
-			status, answer := s.post(t, procedure, secret, codec, body, method.IsStreamingClient() || method.IsStreamingServer())
+			status, answer := s.post(t, impatience, procedure, secret, codec, body, method.IsStreamingClient() || method.IsStreamingServer())
 			if fault := faultIn(status, answer); fault != "" {
 				t.Errorf("%s of %d bytes of %s, number %d: %s", procedure, len(body), codec, i, fault)
 			}
@@ -200,13 +201,20 @@ func TestMalformed_NoRequestIsAFault(t *testing.T) {
 		t.Error("a call panicked")
 	}
 	// It still works.
-	if status, answer := s.post(t, "/memd.v1.MemoryService/List", agent, "json", []byte(`{"scope":{"user":{"app":"a","userId":"u"}}}`), false); status != http.StatusOK {
+	if status, answer := s.post(t, patience, "/memd.v1.MemoryService/List", agent, "json", []byte(`{"scope":{"user":{"app":"a","userId":"u"}}}`), false); status != http.StatusOK {
 		t.Errorf("afterwards: %d %s", status, answer)
 	}
 }
 
+// patience is how long a call may take in tests that care for its answer;
+// impatience, where waiting for an erasure is no finding.
+const (
+	patience   = time.Minute
+	impatience = 2 * time.Second
+)
+
 // post sends one request, in an envelope where the procedure streams.
-func (s *instance) post(t *testing.T, procedure, secret, codec string, body []byte, streams bool) (int, string) {
+func (s *instance) post(t *testing.T, limit time.Duration, procedure, secret, codec string, body []byte, streams bool) (int, string) {
 	t.Helper()
 	contentType := "application/" + codec
 	if streams {
@@ -221,7 +229,7 @@ func (s *instance) post(t *testing.T, procedure, secret, codec string, body []by
 	}
 	req.Header.Set("Content-Type", contentType)
 	req.Header.Set("Connect-Protocol-Version", "1")
-	req.Header.Set("Connect-Timeout-Ms", "2000") // Waiting for an erasure is no finding.
+	req.Header.Set("Connect-Timeout-Ms", fmt.Sprint(limit.Milliseconds()))
 	req.Header.Set("Authorization", "Bearer "+secret)
 	res, err := s.http.Do(req)
 	if err != nil {
