@@ -26,7 +26,10 @@ SELECT log_index, bundle, true FROM memd.receipts WHERE tenant_no = @tenant AND 
 const sqlInsertEntry = `
 INSERT INTO memd.receipts (tenant_no, log_index, request_id, stage, leaf, bundle, issued_at)
 VALUES (@tenant, @index, @request, @stage, @leaf, @bundle, @issued)
-ON CONFLICT (tenant_no, log_index) DO NOTHING`
+ON CONFLICT DO NOTHING`
+
+const sqlHasEntry = `
+SELECT EXISTS (SELECT FROM memd.receipts WHERE tenant_no = @tenant AND log_index = @index AND leaf = @leaf)`
 
 const sqlReadRequest = `
 SELECT bundle FROM memd.receipts WHERE tenant_no = @tenant AND request_id = @request ORDER BY log_index`
@@ -64,18 +67,26 @@ func readHead(ctx context.Context, db pg.DB, tenant memd.TenantNo, request uuid.
 	return all, nil
 }
 
-// insertEntry does nothing when the place is taken: by the same entry, since the
-// ledger has one for each place.
+// insertEntry does nothing when the entry is there, from whoever issues it at the
+// same time: the ledger has one entry for each place, and one place for each
+// request and stage. Another entry in its way is memd.ErrCorrupt.
 func insertEntry(ctx context.Context, db pg.DB, tenant memd.TenantNo, b Bundle, data []byte) error {
 	leaf, err := b.Entry.Leaf()
 	if err != nil {
 		return err
 	}
 	r := b.Entry.Receipt
-	_, err = db.Exec(ctx, sqlInsertEntry, pg.Args{
+	tag, err := db.Exec(ctx, sqlInsertEntry, pg.Args{
 		"tenant": tenant, "index": int64(b.Entry.Index), "request": r.RequestID, "stage": stageNumber[r.Stage],
 		"leaf": leaf[:], "bundle": data, "issued": r.Times.Issued,
 	})
+	there := err == nil && tag.RowsAffected() == 1
+	if err == nil && !there {
+		err = db.QueryRow(ctx, sqlHasEntry, pg.Args{"tenant": tenant, "index": int64(b.Entry.Index), "leaf": leaf[:]}).Scan(&there)
+	}
+	if err == nil && !there {
+		err = memd.ErrCorrupt
+	}
 	if err != nil {
 		return fmt.Errorf("recording a receipt: %w", err)
 	}
