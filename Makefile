@@ -22,7 +22,8 @@ FUZZTIME     ?= 30s
 BENCHTIME    ?= 1s
 ATTACK       ?= 5
 
-# Where goroutines or processes share something.
+# Where goroutines or processes share something. The crash sweeps share nothing,
+# and would take most of the time.
 RACE_PACKAGES ?= $(addsuffix /...,$(addprefix ./,$(wildcard internal/pg internal/auth internal/server shred provenance tombstones tenants memory erasure embed)))
 
 .PHONY: help
@@ -47,7 +48,7 @@ test: setup ## Run all tests (PKG=./shred/... TESTFLAGS=-v)
 
 .PHONY: race
 race: setup ## Run the tests of the concurrent packages under the race detector
-	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(RACE_PACKAGES)
+	$(GO) test -race -timeout $(TEST_TIMEOUT) -skip '^TestInvariant5_' $(TESTFLAGS) $(RACE_PACKAGES)
 
 .PHONY: model
 model: ## Check the model of the fence, whole and with each part of the design taken away
