@@ -50,6 +50,33 @@ func oracle(rows []known, q memory.Query, now time.Time) []scored {
 	return out
 }
 
+func oracleScores(rows []known, q memory.Query, now time.Time) []float64 {
+	q.MinScore = nil
+	var scores []float64
+	for _, s := range oracle(rows, q, now) {
+		scores = append(scores, s.score)
+	}
+	return scores
+}
+
+// apart moves a least score down into the next gap between the scores, best first:
+// a row whose score is that of the limit, up to rounding, may be a hit or not.
+// Without a gap there is no limit.
+func apart(scores []float64, least *float32, tolerance float64) *float32 {
+	if least == nil {
+		return nil
+	}
+	for i, s := range scores {
+		if s >= float64(*least)-tolerance {
+			continue
+		}
+		if above := scores[max(0, i-1)]; i == 0 || above-s > 4*tolerance {
+			return new(float32(s + 2*tolerance))
+		}
+	}
+	return nil
+}
+
 func matches(r known, q memory.Query, now time.Time) bool {
 	f := q.Filter
 	switch {
@@ -253,6 +280,7 @@ func TestService_Search_exact(t *testing.T) {
 					b.clock.advance(2 * time.Hour)
 				}
 				q := randomQuery(r)
+				q.MinScore = apart(oracleScores(rows, q, b.clock.Now()), q.MinScore, tc.tolerance)
 				got := b.search(b.m, q)
 				want := oracle(rows, q, b.clock.Now())
 				compare(t, got.Hits, want, q.TopK, tc.tolerance)
