@@ -69,7 +69,7 @@ func TestForgetUser_AnswersWhenTheProcessEnds(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, func() { close(closing) })
 	began := time.Now()
 	r, err := w.a.Erasure.ForgetUser(t.Context(), erasure.Caller{Tenant: w.tenant.No, Epoch: w.tenant.Epoch}, app, "alice", uuid.New())
-	if took := time.Since(began); err != nil || r.State != erasure.StateAccepted || took > 5*time.Second {
+	if took := time.Since(began); err != nil || r.State != erasure.StateAccepted || took > 30*time.Second {
 		t.Errorf("state %v after %v, %v", r.State, took, err)
 	}
 }
@@ -84,7 +84,7 @@ func TestForgetUser_RequestsTakeTurns(t *testing.T) {
 		group.Go(func() { w.ForgetUser(w.a, w.tenant, app, "alice") })
 	}
 	group.Wait()
-	if took := time.Since(began); took > 15*time.Second {
+	if took := time.Since(began); took > 60*time.Second {
 		t.Errorf("six requests for one user took %v", took)
 	}
 	if strings.Contains(w.Logs.String(), "will be tried again") {

@@ -247,7 +247,7 @@ func TestCaller_GivesUpOnATargetThatHangs(t *testing.T) {
 		start := time.Now()
 		a, err := b.caller.Erase(t.Context(), target, request())
 		b.refused(a, err, purge.CodeTimeout, true)
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 30*time.Second {
 			t.Errorf("three tries of 100 ms took %v", took)
 		}
 		if a.Tries != 3 {

@@ -129,7 +129,7 @@ func TestFence_WaitsForWriters(t *testing.T) {
 			began := time.Now()
 			b.refused("MD001", insert(row{owner: u}))
 			b.refused("MD001", fmt.Sprintf(`SELECT memd.enter(%d, '{%d}')`, b.tenant, u.no))
-			if took := time.Since(began); took > 2*time.Second {
+			if took := time.Since(began); took > 20*time.Second {
 				t.Errorf("new writers queued for %v behind the drain", took)
 			}
 			// Its own next statement is refused too: it gets no further.
@@ -219,7 +219,7 @@ func TestBurySession_LetsOtherSessionsWrite(t *testing.T) {
 		slowest = max(slowest, time.Since(began))
 	}
 	t.Logf("slowest write of another session during the drain: %v", slowest)
-	if slowest > 3*time.Second {
+	if slowest > 20*time.Second {
 		t.Errorf("another session's write stood still for %v", slowest)
 	}
 	b.must(run(t.Context(), writer, "COMMIT"))

@@ -28,7 +28,7 @@ const (
 	raceVictims  = 6
 	raceFencers  = 3               // at once, each with victims of its own
 	raceFences   = 6               // at least, however slow the machine
-	raceStall    = 5 * time.Second // for raceWriters on a busy machine
+	raceStall    = 20 * time.Second // for raceWriters on a busy machine
 	raceRows     = 256
 	raceDeadline = 60 * time.Second
 )
