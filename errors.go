@@ -70,6 +70,10 @@ var (
 	// ErrLedgerUnavailable: a ledger location could not be read or written.
 	// Temporary; a write may have taken effect.
 	ErrLedgerUnavailable = errors.New("ledger is unavailable")
+	// ErrRolledBack: the database was rolled back, is behind its ledger or another
+	// one's, or nobody has compared the two yet. It does not serve until memd
+	// restore has run; when nothing is missing it opens by itself.
+	ErrRolledBack = errors.New("database was rolled back and does not serve")
 	// ErrSchemaVersion: the database has another schema than this binary.
 	ErrSchemaVersion = errors.New("database has another schema version")
 	// ErrErasureUnfinished: the erasure is accepted and goes on, but was not
@@ -104,7 +108,7 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 // changing anything. It asks the whole chain.
 func Transient(err error) bool {
 	for _, t := range []error{
-		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable,
+		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack,
 	} {
 		if errors.Is(err, t) {
 			return true

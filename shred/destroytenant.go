@@ -100,6 +100,9 @@ func (r *Rotator) endLine(ctx context.Context, s *session, tenant memd.TenantNo)
 // rotation does: the KMS refuses the head because of its version, and lists none
 // that could be used.
 func (r *Rotator) destroyAll(ctx context.Context, head treeRow) error {
+	if err := errors.Join(r.c.Allowed(ctx), r.c.Durable(ctx)); err != nil {
+		return fmt.Errorf("before destroying the last version: %w", err)
+	}
 	versions, err := r.c.Worker.List(ctx, head.Key)
 	if err != nil {
 		return fmt.Errorf("listing the key versions: %w", err)

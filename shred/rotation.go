@@ -36,6 +36,14 @@ type RotatorConfig struct {
 	// alone and returns an error when one does not open that should. Nothing is
 	// destroyed then. It must not keep the keys. Nil samples nothing.
 	Sample func(ctx context.Context, tenant memd.TenantNo, k *Keys) error
+	// Allowed says whether a rotation may begin, or go on; its error ends it. Nil
+	// allows all. It is asked again just before a version is destroyed.
+	Allowed func(ctx context.Context) error
+	// Durable returns nil when all that was committed before it, the punctures
+	// and the new state among it, would outlive a rollback of the database. It is
+	// called before the new state is written to the ledgers, and so before the
+	// old version is destroyed. Nil means that everything is.
+	Durable func(ctx context.Context) error
 	// Clock dates the journal. Required.
 	Clock memd.Clock
 	// ConfirmWait bounds the wait until the KMS refuses the destroyed version,
@@ -73,6 +81,12 @@ func (c *RotatorConfig) validate() error {
 	}
 	if c.InstanceWait == 0 {
 		c.InstanceWait = DefaultInstanceWait
+	}
+	if c.Allowed == nil {
+		c.Allowed = func(context.Context) error { return nil }
+	}
+	if c.Durable == nil {
+		c.Durable = func(context.Context) error { return nil }
 	}
 	if c.OnFinish == nil {
 		c.OnFinish = func(memd.TenantNo, int64) {}
@@ -160,15 +174,20 @@ func (r *Rotator) run(ctx context.Context, s *session, tenant memd.TenantNo, for
 		if err != nil {
 			return Rotation{}, err
 		}
+		settled := l.current.State == RotationUnknown || l.current.State.settled()
+		if settled && !force && !l.pending && l.next.State == RotationUnknown && l.current.State != RotationRefused {
+			return ReadRotation(ctx, s, tenant, l.head.Epoch)
+		}
+		if err := r.c.Allowed(ctx); err != nil {
+			return Rotation{}, err
+		}
 		switch {
-		case l.current.State != RotationUnknown && !l.current.State.settled():
+		case !settled:
 			err = r.finish(ctx, s, l)
-		case force || l.pending || l.next.State != RotationUnknown || l.current.State == RotationRefused:
+		default:
 			if err = r.advance(ctx, s, l); err == nil {
 				force = false
 			}
-		default:
-			return ReadRotation(ctx, s, tenant, l.head.Epoch)
 		}
 		if err != nil && !errors.Is(err, errRestart) && !r.movedOn(ctx, s, l) {
 			return Rotation{}, err

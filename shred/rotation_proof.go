@@ -22,6 +22,11 @@ func (r *Rotator) finish(ctx context.Context, s *session, l line) error {
 	if err != nil {
 		return err
 	}
+	// Before the state itself: a ledger that has the state and not the fact would
+	// not show that the database was rolled back behind it.
+	if err := r.c.Durable(ctx); err != nil {
+		return fmt.Errorf("waiting for the facts of the rotation: %w", err)
+	}
 	if err := putEverywhere(ctx, r.c.Ledgers, l.head); err != nil {
 		return err
 	}
@@ -193,6 +198,9 @@ func (r *Rotator) proveCover(ctx context.Context, s *session, l line, before tre
 // destroyOld is step 6. All that it needs to be safe was read by proveHead in
 // the same attempt: the head is under a version with a higher number.
 func (r *Rotator) destroyOld(ctx context.Context, s *session, l line, before treeRow) error {
+	if err := r.c.Allowed(ctx); err != nil {
+		return err
+	}
 	version, err := r.c.Shredder.Destroy(ctx, before.KMSVersion)
 	if err != nil {
 		return fmt.Errorf("destroying the old version: %w", err)

@@ -33,6 +33,7 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_DATABASE_BUSY:        "The server has too much to do. Nothing was written; try again later.",
 	memdv1.Reason_REASON_DATABASE_UNAVAILABLE: "The server cannot reach its database. A write may have happened; repeating it with the same ids is safe.",
 	memdv1.Reason_REASON_LEDGER_UNAVAILABLE:   "The server cannot reach its ledger. Try again later, with the same ids.",
+	memdv1.Reason_REASON_GATE_CLOSED:          "The server's log says why. If it stays so, the operator runs \"memd restore\".",
 	memdv1.Reason_REASON_SCHEMA_VERSION:       "Run \"memd migrate\" with the server's version of memd.",
 	memdv1.Reason_REASON_ERASURE_UNFINISHED:   "The erasure goes on by itself. Repeat the command with the same --request-id for its report.",
 

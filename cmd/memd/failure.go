@@ -112,7 +112,7 @@ func transient(err error) bool {
 	case memdv1.Reason_REASON_KEY_UNAVAILABLE, memdv1.Reason_REASON_EMBEDDER_UNAVAILABLE,
 		memdv1.Reason_REASON_DATABASE_BUSY, memdv1.Reason_REASON_DATABASE_UNAVAILABLE,
 		memdv1.Reason_REASON_LEDGER_UNAVAILABLE, memdv1.Reason_REASON_STALE, memdv1.Reason_REASON_ERASURE_UNFINISHED,
-		memdv1.Reason_REASON_DEADLINE_EXCEEDED:
+		memdv1.Reason_REASON_DEADLINE_EXCEEDED, memdv1.Reason_REASON_GATE_CLOSED:
 		return true
 	case memdv1.Reason_REASON_UNSPECIFIED:
 		var call *connect.Error

@@ -29,6 +29,10 @@ type cli struct {
 	FirstKey    firstKeyCmd    `cmd:"" name:"first-key" group:"service" help:"Make the first API key of a new installation: the operator's."`
 	KMSEmulator kmsEmulatorCmd `cmd:"" name:"kms-emulator" group:"service" help:"Serve an emulator of Cloud KMS, for development and tests."`
 
+	Backup  backupCmd  `cmd:"" group:"backup" help:"Dump the database, with a manifest."`
+	Restore restoreCmd `cmd:"" group:"backup" help:"Bring a database that was rolled back up to its ledger, so that it serves again."`
+	Ledger  ledgerCmd  `cmd:"" group:"backup" help:"Look after what is kept outside the database."`
+
 	Demo  demoCmd  `cmd:"" group:"demo" help:"Show on this machine that forgetting works."`
 	Bench benchCmd `cmd:"" group:"demo" help:"Measure memd on this machine, beside its peers."`
 
@@ -58,6 +62,7 @@ type cli struct {
 // commandGroups titles the groups of cli, in the order of the help.
 var commandGroups = []kong.Group{
 	{Key: "service", Title: "Running the service:"},
+	{Key: "backup", Title: "Backups and the ledger:"},
 	{Key: "demo", Title: "Seeing it work:"},
 	{Key: "memories", Title: "Memories:"},
 	{Key: "erasure", Title: "Forgetting:"},

@@ -16,12 +16,16 @@ import (
 type serveCmd struct {
 	processFlags
 	embeddingFlags
+	ledgerFlags
 	Listen        string `default:"127.0.0.1:8787" help:"Address of the API. Put TLS in front of anything but this machine."`
 	ResidentBytes int64  `default:"536870912" help:"Memory for the vectors of scopes that are searched, in bytes."`
 	ServeMetrics  bool   `help:"Also serve /metrics on the API's address, without an API key."`
 }
 
 func (c *serveCmd) Run(ctx context.Context, con *console) (err error) {
+	if err := c.checkLedgers(); err != nil {
+		return err
+	}
 	embedding, err := c.config(con.Getenv)
 	if err != nil {
 		return err
@@ -31,6 +35,7 @@ func (c *serveCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
+	common.Ledgers = c.Ledger
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listening: %w", err)

@@ -85,7 +85,7 @@ func build(t *testing.T, servers int) *rig {
 		t.Fatal(err)
 	}
 	w, err := node.OpenWorker(t.Context(), node.WorkerConfig{
-		Common: r.common(node.WorkerRole, kmsemu.Worker), Shredder: r.identity(kmsemu.Shredder), Ledgers: []string{filepath.Join(r.dir, "ledger")},
+		Common: r.common(node.WorkerRole, kmsemu.Worker), Shredder: r.identity(kmsemu.Shredder),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func (r *rig) common(role string, id kmsemu.Identity) node.Common {
 		r.t.Fatal(err)
 	}
 	return node.Common{
-		DatabaseURL: r.pg.URL("memd", role), MaxConns: maxConns, KMS: r.identity(id), Metrics: metrics,
+		DatabaseURL: r.pg.URL("memd", role), MaxConns: maxConns, KMS: r.identity(id), Metrics: metrics, Ledgers: []string{filepath.Join(r.dir, "ledger")},
 		Logger: slog.New(slog.NewJSONHandler(r.logs, nil)),
 	}
 }

@@ -44,6 +44,9 @@ type Config struct {
 	// InsecureNoSync lets the server lie about durability. For tests only: a
 	// crash of the machine destroys the cluster.
 	InsecureNoSync bool
+	// Settings are further settings of the server, for tests of backups and
+	// recovery.
+	Settings map[string]string
 }
 
 // Cluster is a running server.

@@ -5,8 +5,10 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -48,6 +50,9 @@ func (p place) configure(c Config) error {
 		settings = append(settings, [][2]string{
 			{"fsync", "off"}, {"synchronous_commit", "off"}, {"full_page_writes", "off"},
 		}...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Settings)) {
+		settings = append(settings, [2]string{name, c.Settings[name]})
 	}
 	var b strings.Builder
 	b.WriteString("# Written by memd at every start.\n")

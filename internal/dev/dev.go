@@ -199,14 +199,14 @@ func (d *Dev) open(ctx context.Context, c Config) error {
 	}
 	common := func(role string, identity kmsemu.Identity) node.Common {
 		return node.Common{
-			DatabaseURL: d.Cluster.URL(Database, role), KMS: d.Identity(identity),
+			DatabaseURL: d.Cluster.URL(Database, role), KMS: d.Identity(identity), Ledgers: []string{d.Ledger},
 			Logger: c.Logger, Metrics: metrics, Clock: c.Clock, Tracer: c.Tracer,
 			// On this machine alone, for development: targets are here too.
 			Targets: node.Targets{AllowPrivate: true},
 		}
 	}
 	d.Worker, err = node.OpenWorker(ctx, node.WorkerConfig{
-		Common: common(node.WorkerRole, kmsemu.Worker), Shredder: d.Identity(kmsemu.Shredder), Ledgers: []string{d.Ledger},
+		Common: common(node.WorkerRole, kmsemu.Worker), Shredder: d.Identity(kmsemu.Shredder),
 		Witness: node.Witness{PagesURL: d.Cluster.URL(Database, "")},
 	})
 	if err != nil {

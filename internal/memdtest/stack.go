@@ -5,6 +5,7 @@ package memdtest
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/internal/pgtest"
+	"forgettable.dev/memd/journal"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/kmsemu"
@@ -42,6 +44,7 @@ type Stack struct {
 	t       testing.TB
 	clock   memd.Clock
 	witness node.Witness
+	pages   bool
 	stop    func()
 }
 
@@ -54,18 +57,27 @@ func WithClock(c memd.Clock) Option { return func(s *Stack) { s.clock = c } }
 // WithWitness has the worker's verifier look at logs, and at raw pages as a
 // superuser.
 func WithWitness(logFiles ...string) Option {
-	return func(s *Stack) { s.witness = node.Witness{PagesURL: s.DB.URL(""), LogFiles: logFiles} }
+	return func(s *Stack) { s.pages, s.witness.LogFiles = true, logFiles }
 }
+
+// WithDatabase uses a database that is there.
+func WithDatabase(db *pgtest.DB) Option { return func(s *Stack) { s.DB = db } }
 
 // Start starts a Stack, which ends with the test.
 func Start(t testing.TB, options ...Option) *Stack {
 	t.Helper()
 	s := &Stack{
-		DB: pgtest.Database(t), KMS: kmstest.StartEmulator(t, ""), Ledger: filepath.Join(t.TempDir(), "ledger"),
+		KMS: kmstest.StartEmulator(t, ""), Ledger: filepath.Join(t.TempDir(), "ledger"),
 		Logs: &Logs{}, t: t, clock: memd.SystemClock{},
 	}
 	for _, o := range options {
 		o(s)
+	}
+	if s.DB == nil {
+		s.DB = pgtest.Database(t)
+	}
+	if s.pages {
+		s.witness.PagesURL = s.DB.URL("")
 	}
 	s.StartWorker()
 	return s
@@ -75,7 +87,7 @@ func Start(t testing.TB, options ...Option) *Stack {
 func (s *Stack) StartWorker() {
 	s.t.Helper()
 	w, err := node.OpenWorker(s.t.Context(), node.WorkerConfig{
-		Common: s.common(node.WorkerRole, kmsemu.Worker), Shredder: s.identity(kmsemu.Shredder), Ledgers: []string{s.Ledger},
+		Common: s.common(node.WorkerRole, kmsemu.Worker), Shredder: s.identity(kmsemu.Shredder),
 		Witness: s.witness,
 	})
 	if err != nil {
@@ -87,7 +99,8 @@ func (s *Stack) StartWorker() {
 	s.Worker = w
 	s.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		// A restore ends whoever was running before it.
+		if err := <-ended; err != nil && !errors.Is(err, journal.ErrRestored) {
 			s.t.Errorf("running the worker: %v", err)
 		}
 		if err := w.Close(context.Background()); err != nil {
@@ -140,7 +153,7 @@ func (s *Stack) ServerWith(adjust func(*node.ServerConfig)) (*node.Server, strin
 	go func() { ended <- srv.Run(ctx, l) }()
 	s.t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := <-ended; err != nil && !errors.Is(err, journal.ErrRestored) {
 			s.t.Errorf("running a server: %v", err)
 		}
 		if err := srv.Close(context.Background()); err != nil {
@@ -157,7 +170,7 @@ func (s *Stack) common(role string, id kmsemu.Identity) node.Common {
 		s.t.Fatalf("registering metrics: %v", err)
 	}
 	return node.Common{
-		DatabaseURL: s.DB.URL(role), KMS: s.identity(id), Metrics: metrics, Clock: s.clock,
+		DatabaseURL: s.DB.URL(role), KMS: s.identity(id), Ledgers: []string{s.Ledger}, Metrics: metrics, Clock: s.clock,
 		Logger: slog.New(slog.NewJSONHandler(s.Logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }

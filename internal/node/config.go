@@ -55,6 +55,10 @@ type Common struct {
 	KMS KMS
 	// Targets says what purge targets may be.
 	Targets Targets
+	// Ledgers are the places outside the database that keep key trees and the
+	// journal: a folder, gs://… or s3://…, in the same order in every process. At
+	// least one.
+	Ledgers []string
 	// Logger and Metrics are required; Clock is the system's if nil.
 	Logger  *slog.Logger
 	Metrics *Metrics
@@ -69,6 +73,8 @@ func (c *Common) validate() error {
 		return errors.New("the database URL is not set (MEMD_DATABASE_URL)")
 	case c.KMS.URL == "":
 		return errors.New("the key service is not set (MEMD_KMS)")
+	case len(c.Ledgers) == 0:
+		return errors.New("no ledger is set (MEMD_LEDGER)")
 	case c.Logger == nil || c.Metrics == nil:
 		return errors.New("node: Logger and Metrics are required")
 	}
@@ -80,9 +86,9 @@ func (c *Common) validate() error {
 
 // openPool connects, and refuses a database that another release set up or
 // nobody hardened.
-func (c *Common) openPool(ctx context.Context, role string) (*pg.Pool, error) {
+func (c *Common) openPool(ctx context.Context, role string, gate pg.Gate) (*pg.Pool, error) {
 	cfg := pg.Config{
-		URL: c.DatabaseURL, Role: role, MaxConns: c.MaxConns, AcquireTimeout: c.AcquireTimeout,
+		URL: c.DatabaseURL, Role: role, MaxConns: c.MaxConns, AcquireTimeout: c.AcquireTimeout, Gate: gate,
 		ApplicationName: "memd " + role, IdleInTxTimeout: workerIdleInTx,
 	}
 	if role == AppRole {

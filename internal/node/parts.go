@@ -36,7 +36,7 @@ func (w *Worker) parts(ctx context.Context, c WorkerConfig, kms shred.KMS, insta
 	if w.instance, err = shred.Register(ctx, shred.InstanceConfig{Pool: w.Pool, Kind: "worker", Logger: c.Logger}); err != nil {
 		return p, fmt.Errorf("registering this worker: %w", err)
 	}
-	w.closers = append(w.closers, w.instance.Close)
+	w.later(signOff(w.instance.Close))
 	w.keyring, err = shred.NewKeyring(shred.KeyringConfig{
 		Pool: w.Pool, KMS: kms, Instance: w.instance, Logger: c.Logger, Exists: tenantExists,
 	})

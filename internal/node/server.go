@@ -15,6 +15,7 @@ import (
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/internal/server"
+	"forgettable.dev/memd/journal"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/purge"
@@ -53,6 +54,7 @@ type Server struct {
 
 	common   Common
 	auth     *auth.Authenticator
+	journal  *journal.Journal
 	instance *shred.Instance
 	closers  []func(context.Context) error
 	closing  chan struct{} // closed when Run begins to end
@@ -70,7 +72,14 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
-	if s.Pool, err = c.openPool(ctx, AppRole); err != nil {
+	ledgers, err := openLedgers(ctx, c.Ledgers, s.later)
+	if err != nil {
+		return nil, err
+	}
+	if s.journal, err = c.openJournal(ctx, AppRole, ledgers, s.later); err != nil {
+		return nil, err
+	}
+	if s.Pool, err = c.openPool(ctx, AppRole, s.journal); err != nil {
 		return nil, err
 	}
 	s.later(func(context.Context) error { s.Pool.Close(); return nil })
@@ -82,7 +91,7 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	if s.instance, err = shred.Register(ctx, shred.InstanceConfig{Pool: s.Pool, Kind: "serve", Logger: c.Logger}); err != nil {
 		return nil, fmt.Errorf("registering this instance: %w", err)
 	}
-	s.later(s.instance.Close)
+	s.later(signOff(s.instance.Close))
 	s.Keyring, err = shred.NewKeyring(shred.KeyringConfig{
 		Pool: s.Pool, KMS: kms, Instance: s.instance, Logger: c.Logger,
 		Exists: tenantExists, OnDrop: func(ctx context.Context, t memd.TenantNo) { s.forgetful(ctx, t) },
@@ -121,7 +130,7 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	s.API, err = server.New(server.Config{
 		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Sessions: s.Sessions, Artifacts: s.Artifacts, Erasure: s.Erasure, Purge: s.Purge, Logger: c.Logger, Clock: c.Clock,
 		Registry: c.Metrics.Registry, ServeMetrics: c.ServeMetrics, Tracer: c.Tracer,
-		Ready: s.ready,
+		Ready: s.ready, Durable: s.journal.Flush,
 	})
 	if err != nil {
 		return nil, err
@@ -174,6 +183,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	g.Go(func() error { return s.instance.Run(background) })
 	g.Go(func() error { return s.Keyring.Run(background) })
 	g.Go(func() error { return s.auth.Run(background) })
+	g.Go(func() error { return s.journal.Run(background) })
 	// Without one of them the server would go on with keys that nobody drops:
 	// when one ends, all ends.
 	serving, end := context.WithCancel(ctx)
@@ -214,3 +224,7 @@ func ignoreEnd(err error) error {
 	}
 	return err
 }
+
+// Flush returns when everything that was committed is in the ledgers, as the API
+// does before it acknowledges.
+func (s *Server) Flush(ctx context.Context) error { return s.journal.Flush(ctx) }

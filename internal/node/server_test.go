@@ -31,7 +31,8 @@ func TestServer_NotReadyWithoutLease(t *testing.T) {
 	}
 	s, err := node.OpenServer(t.Context(), node.ServerConfig{Common: node.Common{
 		DatabaseURL: db.URL(node.AppRole), Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
-		KMS: node.KMS{URL: "emulator:" + kms.Address, Token: kms.Server.Tokens()[kmsemu.App]},
+		KMS:     node.KMS{URL: "emulator:" + kms.Address, Token: kms.Server.Tokens()[kmsemu.App]},
+		Ledgers: []string{t.TempDir()},
 	}})
 	if err != nil {
 		t.Fatal(err)

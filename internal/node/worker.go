@@ -3,15 +3,15 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/journal"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/sessions"
@@ -26,10 +26,7 @@ type WorkerConfig struct {
 	// Shredder is the KMS identity that destroys. Its URL is that of KMS if
 	// empty. Required otherwise.
 	Shredder KMS
-	// Ledgers are the places that keep key trees outside the database: a
-	// folder, gs://… or s3://…. At least one.
-	Ledgers []string
-	Witness Witness
+	Witness  Witness
 }
 
 // Worker carries out what the API accepts.
@@ -38,6 +35,7 @@ type Worker struct {
 	Rotator *shred.Rotator
 	Ledgers []ledger.Ledger
 
+	journal  *journal.Journal
 	work     *erasure.Worker
 	instance *shred.Instance
 	keyring  *shred.Keyring
@@ -50,9 +48,6 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	if len(c.Ledgers) == 0 {
-		return nil, errors.New("no ledger is set (MEMD_LEDGER)")
-	}
 	if c.Shredder.URL == "" {
 		c.Shredder.URL = c.KMS.URL
 	}
@@ -62,33 +57,29 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 			err = errors.Join(err, w.Close(ctx))
 		}
 	}()
-	if w.Pool, err = c.openPool(ctx, WorkerRole); err != nil {
+	if w.Ledgers, err = openLedgers(ctx, c.Ledgers, w.later); err != nil {
 		return nil, err
 	}
-	w.closers = append(w.closers, func(context.Context) error { w.Pool.Close(); return nil })
-	for _, url := range c.Ledgers {
-		l, err := ledger.Open(ctx, url)
-		if err != nil {
-			return nil, fmt.Errorf("opening a ledger: %w", err)
-		}
-		w.Ledgers = append(w.Ledgers, l)
-		if c, ok := l.(io.Closer); ok {
-			w.closers = append(w.closers, func(context.Context) error { return c.Close() })
-		}
+	if w.journal, err = c.openJournal(ctx, WorkerRole, w.Ledgers, w.later); err != nil {
+		return nil, err
 	}
+	if w.Pool, err = c.openPool(ctx, WorkerRole, w.journal); err != nil {
+		return nil, err
+	}
+	w.later(func(context.Context) error { w.Pool.Close(); return nil })
 	worker, err := c.openKMS(ctx, c.KMS, "worker")
 	if err != nil {
 		return nil, err
 	}
-	w.closers = append(w.closers, func(context.Context) error { return worker.Close() })
+	w.later(func(context.Context) error { return worker.Close() })
 	shredder, err := c.openKMS(ctx, c.Shredder, "shredder")
 	if err != nil {
 		return nil, err
 	}
-	w.closers = append(w.closers, func(context.Context) error { return shredder.Close() })
+	w.later(func(context.Context) error { return shredder.Close() })
 	w.Rotator, err = shred.NewRotator(shred.RotatorConfig{
 		Pool: w.Pool, Worker: worker, Shredder: shredder, Ledgers: w.Ledgers, Clock: c.Clock, Logger: c.Logger,
-		OnFinish: c.Metrics.rotated,
+		OnFinish: c.Metrics.rotated, Durable: w.journal.Flush, Allowed: w.journal.Released,
 		Sample: func(ctx context.Context, _ memd.TenantNo, k *shred.Keys) error {
 			return w.Pool.With(ctx, func(db pg.DB) error {
 				if err := memory.Sample(ctx, db, k); err != nil {
@@ -129,7 +120,10 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 	return w, err
 }
 
-// Run works until ctx ends and finishes the step that it is at.
+func (w *Worker) later(f func(context.Context) error) { w.closers = append(w.closers, f) }
+
+// Run works until ctx ends and finishes the step that it is at. It returns
+// journal.ErrRestored when the database was restored meanwhile.
 func (w *Worker) Run(ctx context.Context) error {
 	sweeping, stop := context.WithCancel(ctx)
 	swept := make(chan struct{})
@@ -137,7 +131,10 @@ func (w *Worker) Run(ctx context.Context) error {
 		defer close(swept)
 		w.sweeper.Run(sweeping)
 	}()
-	err := w.runAll(ctx)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return ignoreEnd(w.journal.Run(ctx)) })
+	g.Go(func() error { return w.runAll(ctx) })
+	err := g.Wait()
 	stop()
 	<-swept
 	return err

@@ -33,6 +33,11 @@ const (
 	LockHolds = lockSpace | 7<<40
 	// LockSweep is held by the one process that sweeps expired rows.
 	LockSweep = lockSpace | 5<<40
+	// LockShip is held while facts are shipped to the ledgers, or the database is
+	// compared with them.
+	LockShip = lockSpace | 9<<40
+	// LockRestore is held while a restore is under way.
+	LockRestore = lockSpace | 10<<40
 )
 
 // ForTenant is the lock of this purpose for one tenant.

@@ -58,6 +58,18 @@ type Config struct {
 	IdleInTxTimeout  time.Duration
 	// ApplicationName is what pg_stat_activity shows. Zero means "memd".
 	ApplicationName string
+	// Gate, if set, decides about every new connection and every use of one.
+	Gate Gate
+}
+
+// Gate keeps a pool closed while the database must not be used.
+type Gate interface {
+	// Admit is asked about a new connection, after it was prepared; its error
+	// closes the connection and is what the caller gets.
+	Admit(ctx context.Context, conn *pgx.Conn) error
+	// Err says, without asking the database, why nothing may be used now, or
+	// nothing.
+	Err() error
 }
 
 func (c Config) validate() error {
@@ -80,6 +92,7 @@ func (c Config) validate() error {
 type Pool struct {
 	raw     *pgxpool.Pool
 	acquire time.Duration
+	gate    Gate
 }
 
 // Open makes a pool and proves it with one connection. It returns
@@ -111,7 +124,7 @@ func Open(ctx context.Context, c Config) (*Pool, error) {
 	if err != nil {
 		return nil, Classify(fmt.Errorf("opening the database: %w", err))
 	}
-	p := &Pool{raw: raw, acquire: DefaultAcquireTimeout}
+	p := &Pool{raw: raw, acquire: DefaultAcquireTimeout, gate: c.Gate}
 	if c.AcquireTimeout > 0 {
 		p.acquire = c.AcquireTimeout
 	}
@@ -153,6 +166,9 @@ func (c Config) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("preparing a connection: %w", err)
 	}
+	if c.Gate != nil {
+		return c.Gate.Admit(ctx, conn)
+	}
 	return nil
 }
 
@@ -180,8 +196,13 @@ func checkServer(conn *pgx.Conn) error {
 // Conn takes a connection for longer than one call, as session advisory locks
 // need. It waits at most AcquireTimeout, then returns ErrDatabaseBusy when all
 // connections are in use and ErrDatabaseUnavailable when no new one came up.
-// The caller releases it.
+// A closed gate's reason comes first. The caller releases it.
 func (p *Pool) Conn(ctx context.Context) (*pgxpool.Conn, error) {
+	if p.gate != nil {
+		if err := p.gate.Err(); err != nil {
+			return nil, fmt.Errorf("asking for a database connection: %w", err)
+		}
+	}
 	limited, cancel := context.WithTimeout(ctx, p.acquire)
 	defer cancel()
 	conn, err := p.raw.Acquire(limited)

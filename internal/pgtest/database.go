@@ -61,6 +61,17 @@ func Database(t testing.TB) *DB {
 	return d
 }
 
+// At is a database of a server that the test runs itself: it is there, has
+// memd's schema, and is not dropped. base is the server's URL.
+func At(t testing.TB, base, name string) *DB {
+	t.Helper()
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	return &DB{Name: name, t: t, base: *u}
+}
+
 // Empty makes a database without memd's schema, for tests of migrations.
 func Empty(t testing.TB) *DB {
 	t.Helper()

@@ -18,7 +18,9 @@
 //  5. authorisation: by headers alone, before a byte of the request is read. It
 //     also bounds the time of the call.
 //  6. validation: of every message as it is received.
-//  7. the handler.
+//  7. durability: an answer that acknowledges what must outlive a rollback of the
+//     database waits until it is in the ledgers.
+//  8. the handler.
 //
 // # What may be logged
 //

@@ -55,12 +55,13 @@ var outcomes = []outcome{
 	{memd.ErrShredded, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SHREDDED, "the key was destroyed"},
 	{memd.ErrSchemaVersion, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SCHEMA_VERSION, "server and database do not fit each other"},
 	{memd.ErrKeyUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_KEY_UNAVAILABLE, "the key service is unavailable; nothing was written"},
-	{memd.ErrLedgerUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_LEDGER_UNAVAILABLE, "the ledger is unavailable"},
+	{memd.ErrLedgerUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_LEDGER_UNAVAILABLE, "the ledger is unavailable; what was asked for may be done and is not durable yet: call again with the same ids"},
 	{memd.ErrEmbedderUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_EMBEDDER_UNAVAILABLE, "the embedder is unavailable; nothing was written"},
 	{memd.ErrDatabaseBusy, connect.CodeResourceExhausted, memdv1.Reason_REASON_DATABASE_BUSY, "no database connection became free in time; nothing was written"},
 	{memd.ErrDatabaseUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_DATABASE_UNAVAILABLE, "the database is unavailable"},
 	{memd.ErrTargetUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_TARGET_UNAVAILABLE, "a purge target is unavailable"},
 	{memd.ErrTargetRefused, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TARGET_REFUSED, "a purge target refused"},
+	{memd.ErrRolledBack, connect.CodeUnavailable, memdv1.Reason_REASON_GATE_CLOSED, "the database was rolled back or is being compared with its ledger; nothing was written. If it does not open by itself, the operator runs memd restore"},
 	{memd.ErrStale, connect.CodeAborted, memdv1.Reason_REASON_STALE, "state changed underneath the call; nothing was written"},
 
 	// The text of an InvalidError is ours, names a field and repeats no value:

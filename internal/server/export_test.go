@@ -24,6 +24,13 @@ func Procedures() []string {
 	return all
 }
 
+// Durability says whether the table of what waits for the ledgers has a
+// procedure, and whether its plain answer waits.
+func Durability(procedure string) (waits, known bool) {
+	f, known := durability[procedure]
+	return known && f(nil), known
+}
+
 // Outcomes returns the sentinels that the map of errors knows.
 func Outcomes() []error {
 	var all []error

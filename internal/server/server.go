@@ -71,6 +71,9 @@ type Config struct {
 	// is asked for each of them, with a short timeout. Nil means that the
 	// database answers.
 	Ready func(context.Context) error
+	// Durable returns nil when everything that was committed before it is in the
+	// ledgers: see durability. Nil waits for nothing.
+	Durable func(context.Context) error
 	// ShutdownTimeout is DefaultShutdownTimeout if zero.
 	ShutdownTimeout time.Duration
 }
@@ -109,6 +112,9 @@ func (c *Config) validate() error {
 				return err
 			})
 		}
+	}
+	if c.Durable == nil {
+		c.Durable = func(context.Context) error { return nil }
 	}
 	if c.ShutdownTimeout == 0 {
 		c.ShutdownTimeout = DefaultShutdownTimeout
@@ -193,6 +199,7 @@ func (c *Config) interceptors() ([]connect.ServerInterceptor, error) {
 		panics(c.Logger, metrics.panics),
 		authorisation(c.Auth),
 		valid,
+		durable(c.Durable),
 	), nil
 }
 

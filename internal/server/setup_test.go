@@ -47,6 +47,7 @@ type installation struct {
 	kms       *kmstest.Emulator
 	provision shred.ProvisionConfig
 	private   bool // purge targets may be at private addresses
+	durable   func(context.Context) error
 }
 
 func setup(t *testing.T) *installation {
@@ -119,8 +120,8 @@ func (in *installation) serveWith(pool *pg.Pool) *instance {
 	files, err := artifacts.New(artifacts.Config{Pool: pool, Keyring: keyring, Directory: directory})
 	must(err)
 	api, err := server.New(server.Config{
-		Artifacts: files,
-		Pool:      pool, Auth: authenticator, Purge: targets, Memory: store, Sessions: conversations, Logger: logger, Registry: s.registry, ServeMetrics: true,
+		Artifacts: files, Durable: in.durable,
+		Pool: pool, Auth: authenticator, Purge: targets, Memory: store, Sessions: conversations, Logger: logger, Registry: s.registry, ServeMetrics: true,
 		Tracer:  trace.NewTracerProvider(trace.WithSyncer(s.spans)),
 		Erasure: &erasure.Service{Pool: pool, Keyring: keyring, Directory: directory, Clock: memd.SystemClock{}},
 	})

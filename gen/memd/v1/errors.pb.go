@@ -120,6 +120,10 @@ const (
 	// ABORTED. The conversation was written to since the caller read it. Get it
 	// again, and decide again.
 	Reason_REASON_SESSION_CHANGED Reason = 33
+	// UNAVAILABLE. The database was rolled back, or nobody has compared it with
+	// its ledger yet: it answers nothing until memd restore has run, or, when
+	// nothing is missing, until it has been compared. Nothing was written.
+	Reason_REASON_GATE_CLOSED Reason = 70
 )
 
 // Enum value maps for Reason.
@@ -161,6 +165,7 @@ var (
 		60: "REASON_TARGET_UNAVAILABLE",
 		61: "REASON_TARGET_REFUSED",
 		33: "REASON_SESSION_CHANGED",
+		70: "REASON_GATE_CLOSED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":            0,
@@ -199,6 +204,7 @@ var (
 		"REASON_TARGET_UNAVAILABLE":     60,
 		"REASON_TARGET_REFUSED":         61,
 		"REASON_SESSION_CHANGED":        33,
+		"REASON_GATE_CLOSED":            70,
 	}
 )
 
@@ -233,7 +239,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\xb7\a\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\xcf\a\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -271,7 +277,8 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x19REASON_LEDGER_UNAVAILABLE\x10 \x12\x1d\n" +
 	"\x19REASON_TARGET_UNAVAILABLE\x10<\x12\x19\n" +
 	"\x15REASON_TARGET_REFUSED\x10=\x12\x1a\n" +
-	"\x16REASON_SESSION_CHANGED\x10!B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
+	"\x16REASON_SESSION_CHANGED\x10!\x12\x16\n" +
+	"\x12REASON_GATE_CLOSED\x10FB)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
 	file_memd_v1_errors_proto_rawDescOnce sync.Once

@@ -1,0 +1,167 @@
+package restore_test
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/memdtest"
+	"forgettable.dev/memd/internal/node"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/restore"
+	"forgettable.dev/memd/shred/kmsemu"
+	"forgettable.dev/memd/shred/ledger"
+)
+
+const app = "chat"
+
+var spoken = time.Date(2026, 3, 5, 12, 0, 0, 0, time.UTC)
+
+// world is a memd with a replica and a tenant, whose database can be rolled
+// back.
+type world struct {
+	*memdtest.Stack
+	t      *testing.T
+	srv    *node.Server
+	tenant memory.Tenant
+	owner  *pg.Pool
+}
+
+func newWorld(t *testing.T, options ...memdtest.Option) *world {
+	t.Helper()
+	w := &world{Stack: memdtest.Start(t, options...), t: t}
+	w.srv, _ = w.Server()
+	w.owner = w.DB.Pool("")
+	w.tenant = w.Tenant("acme", memdtest.Policy())
+	return w
+}
+
+func user(id string) memd.Scope { return memd.Scope{App: app, UserID: id} }
+
+var shared = memd.Scope{App: app}
+
+func vector() []float32 { return []float32{1, 0, 0, 0} }
+
+func said(userID, session, text string) memory.Row {
+	return memory.Row{Scope: user(userID), SessionID: session, Kind: memory.KindRaw, Text: text, Vector: vector(), SourceTime: spoken}
+}
+
+func contributed(userID, session, text string) memory.Row {
+	r := said(userID, session, text)
+	r.Scope, r.SessionID, r.Contributor = shared, "", &memory.Contributor{UserID: userID, SessionID: session}
+	return r
+}
+
+func (w *world) add(rows ...memory.Row) []uuid.UUID {
+	w.t.Helper()
+	added, err := w.srv.Memory.Add(w.t.Context(), w.tenant, rows)
+	if err != nil {
+		w.t.Fatalf("adding: %v", err)
+	}
+	ids := make([]uuid.UUID, len(added))
+	for i := range added {
+		ids[i] = added[i].ID
+	}
+	return ids
+}
+
+func (w *world) search(scope memd.Scope) ([]string, error) {
+	w.t.Helper()
+	res, err := w.srv.Memory.Search(w.t.Context(), w.tenant, memory.Query{Scope: scope, Vector: vector(), TopK: memd.MaxTopK})
+	var texts []string
+	for _, h := range res.Hits {
+		texts = append(texts, h.Memory.Text)
+	}
+	slices.Sort(texts)
+	return texts, err
+}
+
+func (w *world) wants(scope memd.Scope, want ...string) {
+	w.t.Helper()
+	slices.Sort(want)
+	got, err := w.search(scope)
+	if err != nil {
+		w.t.Errorf("searching %+v: %v", scope, err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("%+v (-want +got):\n%s", scope, diff)
+	}
+}
+
+// flush ships what was committed, as the API does before it answers.
+func (w *world) flush() {
+	w.t.Helper()
+	if err := w.srv.Flush(w.t.Context()); err != nil {
+		w.t.Fatalf("shipping: %v", err)
+	}
+}
+
+// config is what memd restore works with.
+func (w *world) config() restore.Config {
+	w.t.Helper()
+	folder, err := ledger.OpenFolder(w.Ledger)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = folder.Close() })
+	return restore.Config{
+		Pool: w.DB.Pool(""), Ledgers: []ledger.Ledger{folder}, KMS: w.KMS.Client(w.t, kmsemu.Worker),
+		Clock: memd.SystemClock{}, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// closed wants that nothing is answered.
+func (w *world) closed() {
+	w.t.Helper()
+	for _, scope := range []memd.Scope{user("alice"), user("bob"), shared} {
+		w.within("the gate closed", func() bool {
+			texts, err := w.search(scope)
+			if len(texts) > 0 {
+				w.t.Fatalf("a database that was rolled back served %q", texts)
+			}
+			return errors.Is(err, memd.ErrRolledBack)
+		})
+	}
+}
+
+// reopened starts new processes after a restore, which ends the old ones.
+func (w *world) reopened() {
+	w.t.Helper()
+	w.StopWorker()
+	w.StartWorker()
+	w.srv, _ = w.Server()
+}
+
+func (w *world) within(what string, ok func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); !ok(); <-tick.C {
+		if time.Since(began) > 30*time.Second {
+			w.t.Fatalf("not within 30 s: %s; log:\n%s", what, w.Logs)
+		}
+	}
+}
+
+func (w *world) number(sql string, args ...any) int64 {
+	w.t.Helper()
+	var n int64
+	err := w.owner.With(w.t.Context(), func(db pg.DB) error { return db.QueryRow(w.t.Context(), sql, args...).Scan(&n) })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) state(id uuid.UUID) erasure.State {
+	w.t.Helper()
+	return erasure.State(w.number(`SELECT state FROM memd.erasures WHERE request_id = $1`, id))
+}
