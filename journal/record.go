@@ -17,18 +17,19 @@ type Kind int16
 
 // The kinds of facts.
 const (
-	KindUnknown   Kind = 0
-	KindTombstone Kind = 1
-	KindFence     Kind = 2
-	KindErasure   Kind = 3
-	KindHold      Kind = 4
-	KindTenant    Kind = 5
-	KindRevoked   Kind = 6
-	KindPuncture  Kind = 7
-	KindTree      Kind = 8
+	KindUnknown    Kind = 0
+	KindTombstone  Kind = 1
+	KindFence      Kind = 2
+	KindErasure    Kind = 3
+	KindHold       Kind = 4
+	KindTenant     Kind = 5
+	KindRevoked    Kind = 6
+	KindPuncture   Kind = 7
+	KindTree       Kind = 8
+	KindTransition Kind = 9
 )
 
-var kindNames = [...]string{"unknown", "tombstone", "fence", "erasure", "hold", "tenant", "revoked API key", "puncture", "key tree"}
+var kindNames = [...]string{"unknown", "tombstone", "fence", "erasure", "hold", "tenant", "revoked API key", "puncture", "key tree", "transition"}
 
 // String returns the kind's name.
 func (k Kind) String() string {

@@ -4,11 +4,11 @@
 -- ledger: triggers write them in the transaction that makes them, and a shipper
 -- takes them away once they are durable elsewhere. Numbers, keyed digests,
 -- codes and sealed values; nothing that names anybody. kind 1 tombstone, 2
--- fence, 3 erasure, 4 legal hold, 5 tenant, 6 revoked API key, 7 puncture, 8 key tree (without
--- the tree, which the ledger has itself).
+-- fence, 3 erasure, 4 legal hold, 5 tenant, 6 revoked API key, 7 puncture, 8 key
+-- tree (without the tree, which the ledger has itself), 9 tenant's transition.
 CREATE TABLE memd.ledger_outbox (
   fact_id bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  kind    smallint NOT NULL CHECK (kind BETWEEN 1 AND 8),
+  kind    smallint NOT NULL CHECK (kind BETWEEN 1 AND 9),
   fact    jsonb    NOT NULL
 );
 GRANT SELECT ON memd.ledger_outbox TO memd_app, memd_worker;
@@ -192,6 +192,9 @@ BEGIN
     PERFORM memd.replay_row('memd.punctures', 'tenant_no, path', p_fact);
   WHEN 8 THEN
     NULL; -- With the tree itself, by whoever reads the ledger.
+  WHEN 9 THEN
+    INSERT INTO memd.tenant_transitions SELECT * FROM jsonb_populate_record(NULL::memd.tenant_transitions, p_fact)
+    EXCEPT ALL SELECT * FROM memd.tenant_transitions WHERE tenant_no = (p_fact ->> 'tenant_no')::bigint;
   END CASE;
   RETURN n;
 END $$;
@@ -258,6 +261,7 @@ BEGIN
     UNION ALL SELECT 1, 4, to_jsonb(d) - 'changed_xid' FROM memd.tombstones d
     UNION ALL SELECT 7, 5, to_jsonb(p) FROM memd.punctures p
     UNION ALL SELECT 8, 6, to_jsonb(k) - 'sealed' FROM memd.key_trees k
+    UNION ALL SELECT 9, 7, to_jsonb(x) FROM memd.tenant_transitions x
     UNION ALL SELECT 6, 7, jsonb_build_object('key_id', r.key_id, 'revoked_at', r.revoked_at)
     FROM memd.principals r WHERE r.revoked_at IS NOT NULL
   ) v ORDER BY v.place;
@@ -300,6 +304,8 @@ CREATE TRIGGER fact AFTER INSERT OR UPDATE ON memd.holds
   FOR EACH ROW EXECUTE FUNCTION memd.note_fact('4', '{}');
 CREATE TRIGGER fact AFTER INSERT ON memd.key_trees
   FOR EACH ROW EXECUTE FUNCTION memd.note_fact('8', '{sealed}');
+CREATE TRIGGER fact AFTER INSERT ON memd.tenant_transitions
+  FOR EACH ROW EXECUTE FUNCTION memd.note_fact('9', '{}');
 
 -- +goose Down
 DROP TRIGGER fact_insert ON memd.tombstones;
@@ -314,6 +320,7 @@ DROP TRIGGER fact_update ON memd.tenants;
 DROP TRIGGER fact ON memd.principals;
 DROP TRIGGER fact ON memd.holds;
 DROP TRIGGER fact ON memd.key_trees;
+DROP TRIGGER fact ON memd.tenant_transitions;
 DROP FUNCTION memd.release_restore(), memd.end_restore(bigint), memd.begin_restore(), memd.reopen_erasure(bigint, uuid), memd.replay_hold(jsonb), memd.note_all(), memd.replay_fact(smallint, jsonb), memd.replay_row(regclass, text, jsonb),
   memd.adopt_server(text, bigint), memd.ledger_advance(bigint, bytea, bytea, bigint[]), memd.note_fact(), memd.note_facts(),
   memd.ledger_position(), memd.server();

@@ -57,13 +57,15 @@ var durability = map[string]func(answer any) bool{
 	memdv1connect.TargetServiceDeleteTargetProcedure: never,
 	memdv1connect.TargetServiceTestTargetProcedure:   never,
 
-	memdv1connect.AdminServiceGetTenantProcedure:    never,
-	memdv1connect.AdminServiceListTenantsProcedure:  never,
-	memdv1connect.AdminServiceListApiKeysProcedure:  never,
-	memdv1connect.AdminServiceCreateTenantProcedure: always,
-	memdv1connect.AdminServiceSetPolicyProcedure:    always,
-	memdv1connect.AdminServiceCreateApiKeyProcedure: never,
-	memdv1connect.AdminServiceRevokeApiKeyProcedure: always,
+	memdv1connect.AdminServiceGetTenantProcedure:     never,
+	memdv1connect.AdminServiceListTenantsProcedure:   never,
+	memdv1connect.AdminServiceListApiKeysProcedure:   never,
+	memdv1connect.AdminServiceCreateTenantProcedure:  always,
+	memdv1connect.AdminServiceSetPolicyProcedure:     always,
+	memdv1connect.AdminServiceSuspendTenantProcedure: always,
+	memdv1connect.AdminServiceResumeTenantProcedure:  always,
+	memdv1connect.AdminServiceCreateApiKeyProcedure:  never,
+	memdv1connect.AdminServiceRevokeApiKeyProcedure:  always,
 }
 
 func always(any) bool { return true }
