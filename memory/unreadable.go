@@ -22,11 +22,11 @@ const (
 // with k alone. It returns how many it read, how many do not open, and the ids
 // of the first of those. Rows that are about to fall are left out: see Sample.
 func Unreadable(ctx context.Context, db pg.DB, k *shred.Keys, limit int) (read, bad int, ids []uuid.UUID, err error) {
-	from := uuid.Nil
-	if from, err = uuid.NewRandom(); err != nil {
+	start, err := uuid.NewRandom()
+	if err != nil {
 		return 0, 0, nil, err
 	}
-	start, wrapped := from, false
+	from, wrapped := start, false
 	for read < limit {
 		want := min(limit-read, unreadablePage)
 		rows, err := db.Query(ctx, sqlSample, pg.Args{"tenant": k.Tenant(), "from": from, "limit": want})

@@ -215,7 +215,7 @@ func TestDrill_PointInTimeThatCrossedNothing(t *testing.T) {
 		w.wants(user("bob"), "bob lives")
 	}
 	opens()
-	w.add(said("erin", "e1", "erin is new"))
+	w.admits("erin")
 	w.owner = w.DB.Pool("")
 	if n := w.number(`SELECT max(subject_no) FROM memd.subjects`); n <= lost {
 		t.Errorf("number %d was given out again: %d was before", n, lost)

@@ -2,6 +2,7 @@ package restore_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
@@ -11,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"forgettable.dev/memd"
-	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/memdtest"
 	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
@@ -73,6 +73,16 @@ func (w *world) add(rows ...memory.Row) []uuid.UUID {
 	return ids
 }
 
+// admits adds for somebody new, as soon as no connection is left of those that
+// went with the old server.
+func (w *world) admits(userID string) {
+	w.t.Helper()
+	w.within(userID+" admitted", func() bool {
+		_, err := w.srv.Memory.Add(w.t.Context(), w.tenant, []memory.Row{said(userID, "n1", userID)})
+		return err == nil
+	})
+}
+
 func (w *world) search(scope memd.Scope) ([]string, error) {
 	w.t.Helper()
 	res, err := w.srv.Memory.Search(w.t.Context(), w.tenant, memory.Query{Scope: scope, Vector: vector(), TopK: memd.MaxTopK})
@@ -87,10 +97,12 @@ func (w *world) search(scope memd.Scope) ([]string, error) {
 func (w *world) wants(scope memd.Scope, want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
-	got, err := w.search(scope)
-	if err != nil {
-		w.t.Errorf("searching %+v: %v", scope, err)
-	}
+	var got []string
+	w.within(fmt.Sprintf("an answer about %+v", scope), func() (ok bool) {
+		var err error
+		got, err = w.search(scope)
+		return err == nil
+	})
 	if diff := cmp.Diff(want, got); diff != "" {
 		w.t.Errorf("%+v (-want +got):\n%s", scope, diff)
 	}
@@ -159,9 +171,4 @@ func (w *world) number(sql string, args ...any) int64 {
 		w.t.Fatal(err)
 	}
 	return n
-}
-
-func (w *world) state(id uuid.UUID) erasure.State {
-	w.t.Helper()
-	return erasure.State(w.number(`SELECT state FROM memd.erasures WHERE request_id = $1`, id))
 }
