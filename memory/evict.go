@@ -48,6 +48,7 @@ func (s *Service) refreshScopes(ctx context.Context, tenant memd.TenantNo, scope
 				f.apply()
 				s.residents.resized(residentKey{tenant, ask[i].ref}, f.r)
 			}
+			f.release()
 		}
 		ask, fillers = nil, nil
 		return err

@@ -8,13 +8,16 @@ import (
 	"forgettable.dev/memd/shred"
 )
 
-// Vectors returns the block of vectors of a scope in memory, as it is: a test
-// that holds it sees what a reset does to it. Nil when there is none.
-func (s *Service) Vectors(tenant memd.TenantNo, ref memd.Ref) []float32 {
+// Vectors returns the vectors of a scope in memory, as they are: a test that
+// holds them sees what a reset does to them.
+func (s *Service) Vectors(tenant memd.TenantNo, ref memd.Ref) (vectors [][]float32) {
 	r := s.residents.get(residentKey{tenant, ref})
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.vectors[:cap(r.vectors)]
+	for i := range r.entries {
+		vectors = append(vectors, r.entries[i].vector)
+	}
+	return vectors
 }
 
 // Streamed reports whether a scope is scanned from the database.

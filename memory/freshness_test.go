@@ -440,27 +440,27 @@ func TestService_Refresh_forgetsInMemory(t *testing.T) {
 	b.addOne(summary(user("bob"), of(src[0])))
 	k := b.keys()
 	ada, bob := provenance.RefOf(k, user("ada")), provenance.RefOf(k, user("bob"))
-	type held struct{ ada, bob []float32 }
-	var blocks []held
+	type held struct{ ada, bob [][]float32 }
+	var before []held
 	for _, m := range []*memory.Service{b.m, second.Memory} {
 		b.search(m, memory.Query{Scope: user("ada")})
 		b.search(m, memory.Query{Scope: user("bob")})
 		h := held{m.Vectors(b.tenant.No, ada), m.Vectors(b.tenant.No, bob)}
-		if zero(h.ada) || zero(h.bob[4:]) {
-			t.Fatal("nothing is in memory before")
+		if len(h.ada) != 1 || len(h.bob) != 2 || zero(h.ada[0]) || zero(h.bob[0]) || zero(h.bob[1]) {
+			t.Fatalf("in memory before: %v", h)
 		}
-		blocks = append(blocks, h)
+		before = append(before, h)
 	}
 	b.ForgetUser(b.srv, b.tenant, "app", "ada")
 	for n, m := range []*memory.Service{b.m, second.Memory} {
 		if v := m.Vectors(b.tenant.No, ada); len(v) != 0 {
-			t.Errorf("server %d still holds %d components", n, len(v))
+			t.Errorf("server %d still holds %d vectors", n, len(v))
 		}
-		if !zero(blocks[n].ada) {
-			t.Errorf("server %d left the forgotten user's vectors", n)
+		if !zero(before[n].ada[0]) {
+			t.Errorf("server %d left the forgotten user's vector", n)
 		}
-		if !zero(blocks[n].bob[4:]) || zero(blocks[n].bob[:4]) {
-			t.Errorf("server %d has %v in the neighbour's block", n, blocks[n].bob)
+		if zero(before[n].bob[0]) == zero(before[n].bob[1]) || len(m.Vectors(b.tenant.No, bob)) != 1 {
+			t.Errorf("server %d has %v of the neighbour's", n, before[n].bob)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"encoding/binary"
 	"slices"
 	gosync "sync"
 	"time"
@@ -11,9 +12,10 @@ import (
 	"forgettable.dev/memd/shred"
 )
 
-// resident is one scope in memory: the vectors in clear, in one block, and for
-// each row what filters need. Texts and metadata stay sealed; the metadata's
-// entries are there as hashes that mean nothing outside this process.
+// resident is one scope in memory: of each row the vector in clear and what
+// filters need. Texts and metadata stay sealed; once a filter has asked for
+// metadata, its entries are there as hashes that mean nothing outside this
+// process.
 type resident struct {
 	// load is held by whoever fills an empty scope, so that the others wait for
 	// it instead of loading it too.
@@ -28,13 +30,13 @@ type resident struct {
 	resets  uint64
 	subject memd.Number
 	snap    snapshot
-	dim     int
-	vectors []float32 // dim for each entry, zero for those without a vector
+	dim     int // of the vectors that are kept
 	entries []entry
 	index   map[uuid.UUID]int
 	sets    map[string][]memd.Contribution // contribution lists, shared by the rows that have them
 	hidden  map[memd.Contribution]bool
-	extra   int64 // bytes of sealed columns, hashes and contribution lists
+	hashed  bool  // the entries have their hashes
+	extra   int64 // bytes of vectors, sealed columns, hashes and contribution lists
 }
 
 // entry is one row of a resident scope.
@@ -42,15 +44,15 @@ type entry struct {
 	id               uuid.UUID
 	version          int64
 	contributions    []memd.Contribution
+	vector           []float32 // none, or one of another embedder: nil
 	text, metadata   []byte
-	hashes           []uint64 // of the metadata's entries
+	hashes           []uint64 // of the metadata's entries, where resident.hashed
 	spoken           int64    // microseconds since 1970
 	sourced          bool     // spoken is the source time
 	created, updated int64
 	expires          int64 // 0: never
 	norm             float32
 	month            memd.Month
-	dimension        int16 // 0: no vector
 	kind             Kind
 	format           VectorFormat
 }
@@ -70,18 +72,25 @@ func newResident() *resident {
 
 // bytes is what the scope takes. Callers hold mu.
 func (r *resident) bytes() int64 {
-	return residentBytes + int64(cap(r.vectors))*4 + int64(len(r.entries))*entryBytes + r.extra
+	return residentBytes + int64(len(r.entries))*entryBytes + r.extra
 }
 
 // reset empties the scope and zeroes its vectors. Callers hold mu for writing.
 func (r *resident) reset() {
-	clear(r.vectors[:cap(r.vectors)])
+	wipe(r.entries)
 	r.resets++
 	r.loaded, r.tooBig, r.subject, r.snap = false, false, 0, snapshot{}
-	r.vectors, r.entries, r.extra = nil, nil, 0
+	r.entries, r.hashed, r.extra = nil, false, 0
 	clear(r.index)
 	clear(r.sets)
 	clear(r.hidden)
+}
+
+// wipe zeroes the entries' vectors.
+func wipe(entries []entry) {
+	for i := range entries {
+		clear(entries[i].vector)
+	}
 }
 
 // outgrow empties a scope that has more rows than may be resident; shrink lets
@@ -126,8 +135,7 @@ type filler struct {
 	h       header
 	hides   []memd.Contribution
 	deleted []uuid.UUID
-	rows    []entry
-	vectors []float32
+	rows    []entry // whose vectors are the filler's until apply has given them away
 
 	// Nearly all rows of a scope are of one conversation and one month: the last
 	// row's contributions, and their key, are the next one's.
@@ -167,29 +175,12 @@ func (f *filler) row(m *fetched) error {
 		return err
 	}
 	e := entryOf(m)
-	e.dimension, e.contributions = 0, f.contributions
+	e.contributions = f.contributions
 	e.text, e.metadata = m.kept()
-	if m.metadata != nil {
-		if e.hashes, err = m.hashMetadata(f.k, s); err != nil {
-			return err
-		}
-	}
-	if f.vectors == nil {
-		f.vectors = *scratch.Get().(*[]float32)
-	}
-	at := len(f.vectors)
 	if m.dimension == f.dim {
-		if f.vectors, e.norm, err = m.openVector(f.k, s, f.vectors, &f.buffer); err != nil {
+		if e.vector, e.norm, err = m.openVector(f.k, s, make([]float32, 0, f.dim), &f.buffer); err != nil {
 			return err
 		}
-		e.dimension = int16(m.dimension)
-	} else {
-		// No vector, or one of another embedder: kept, never compared.
-		f.vectors = room(f.vectors, f.dim)
-		clear(f.vectors[at:])
-	}
-	if len(f.vectors) != at+f.dim {
-		return memd.ErrCorrupt
 	}
 	f.rows = append(f.rows, e)
 	return nil
@@ -221,13 +212,12 @@ func (f *filler) has(id uuid.UUID) (version int64, ok bool) {
 	return f.r.entries[i].version, true
 }
 
-// apply changes the resident to what was collected and wipes the filler. A
+// apply changes the resident to what was collected. A
 // sync that is older than what was applied meanwhile is dropped: what is there
 // is newer. It reports false when the resident was evicted or emptied after
 // the filler had asked, and the caller starts over: what came may be only what
 // changed, and is no scope by itself.
 func (f *filler) apply() bool {
-	defer f.release()
 	r := f.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -258,86 +248,73 @@ func (f *filler) apply() bool {
 		r.remove(id)
 	}
 	if len(r.entries) == 0 {
-		f.handOver()
-		return true
+		r.entries = f.rows[:0] // puts each row where it is
+		r.index = make(map[uuid.UUID]int, len(f.rows))
 	}
 	for i := range f.rows {
-		r.put(f.rows[i], f.vectors[i*f.dim:(i+1)*f.dim])
+		r.put(f.rows[i])
 	}
+	f.rows = nil
 	return true
 }
 
-// handOver fills an empty resident, with a block of just the size. All rows are
-// of one snapshot, so that none is there twice or hidden. Callers hold the
-// resident's mu for writing.
-func (f *filler) handOver() {
-	r := f.r
-	clear(r.vectors[:cap(r.vectors)])
-	r.vectors = slices.Clip(append([]float32(nil), f.vectors...))
-	r.entries = slices.Grow(r.entries, len(f.rows))
-	r.index = make(map[uuid.UUID]int, len(f.rows))
-	var last, interned []memd.Contribution
-	for _, e := range f.rows {
-		if last == nil || &e.contributions[0] != &last[0] {
-			last, interned = e.contributions, r.intern(e.contributions)
-		}
-		e.contributions = interned
-		r.index[e.id] = len(r.entries)
-		r.entries = append(r.entries, e)
-		r.extra += e.extraBytes()
-	}
-}
-
-// scratch are blocks in which fillers collect vectors, wiped: a block that grows
-// to the size of a scope is as much work as what is put into it.
-var scratch = gosync.Pool{New: func() any { return new([]float32) }}
-
-// maxScratch is the most that is kept, in components: 16 MiB.
-const maxScratch = 4 << 20
-
-// release wipes what the filler has collected.
+// release wipes what nobody took over.
 func (f *filler) release() {
-	clear(f.vectors[:cap(f.vectors)])
-	if cap(f.vectors) > 0 && cap(f.vectors) <= maxScratch {
-		block := f.vectors[:0]
-		scratch.Put(&block)
-	}
-	f.vectors = nil
+	wipe(f.rows)
+	f.rows = nil
 }
 
-// put adds or replaces a row. Callers hold mu for writing.
-func (r *resident) put(e entry, vector []float32) {
+// put adds or replaces a row, whose vector is the resident's from now on.
+// Callers hold mu for writing.
+func (r *resident) put(e entry) {
 	e.contributions = r.intern(e.contributions)
-	for _, c := range e.contributions {
-		if r.hidden[c] || r.hidden[memd.Contribution{Subject: c.Subject}] {
-			return
-		}
+	i, known := r.index[e.id]
+	if r.hides(e.contributions) || known && r.entries[i].version >= e.version {
+		clear(e.vector)
+		return
 	}
-	if i, ok := r.index[e.id]; ok {
-		if r.entries[i].version >= e.version {
-			return
-		}
-		r.extra += e.extraBytes() - r.entries[i].extraBytes()
+	r.hashed = r.hashed && e.metadata == nil
+	r.extra += e.extraBytes()
+	if known {
+		r.extra -= r.entries[i].extraBytes()
+		clear(r.entries[i].vector)
 		r.entries[i] = e
-		copy(r.vectors[i*r.dim:], vector)
 		return
 	}
 	r.index[e.id] = len(r.entries)
 	r.entries = append(r.entries, e)
-	r.grow()
-	r.vectors = append(r.vectors, vector...)
-	r.extra += e.extraBytes()
 }
 
-// grow makes room for a vector, an eighth more at a time: append would let a
-// quarter of the memory stand empty, and leave the old block unzeroed.
-func (r *resident) grow() {
-	if need := len(r.vectors) + r.dim; need > cap(r.vectors) {
-		bigger := make([]float32, len(r.vectors), need+need/8)
-		copy(bigger, r.vectors)
-		clear(r.vectors)
-		r.vectors = bigger
+// hides reports whether a row with the contributions is hidden.
+func (r *resident) hides(cs []memd.Contribution) bool {
+	return slices.ContainsFunc(cs, func(c memd.Contribution) bool {
+		return r.hidden[c] || r.hidden[memd.Contribution{Subject: c.Subject}]
+	})
+}
+
+// hash gives the entries the hashes of their metadata, for the first filter
+// that asks. Most scopes are never asked, and opening metadata took a tenth of
+// the time of loading one.
+func (r *resident) hash(k *shred.Keys) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.entries {
+		e := &r.entries[i]
+		if e.metadata == nil || e.hashes != nil {
+			continue
+		}
+		st := stored{id: e.id, owner: r.subject, month: e.month, contributions: e.contributions, sealed: sealed{metadata: e.metadata}}
+		s, err := k.Row(e.month, e.contributions)
+		if err != nil {
+			return err
+		}
+		if e.hashes, err = st.hashMetadata(k, s); err != nil {
+			return err
+		}
+		r.extra += int64(8 * len(e.hashes))
 	}
+	r.hashed = true
+	return nil
 }
 
 // remove takes a row out, if it is there. Callers hold mu for writing.
@@ -348,14 +325,13 @@ func (r *resident) remove(id uuid.UUID) {
 	}
 	last := len(r.entries) - 1
 	r.extra -= r.entries[i].extraBytes()
+	clear(r.entries[i].vector)
 	if i != last {
 		r.entries[i] = r.entries[last]
-		copy(r.vectors[i*r.dim:(i+1)*r.dim], r.vectors[last*r.dim:])
 		r.index[r.entries[i].id] = i
 	}
-	clear(r.vectors[last*r.dim:])
 	r.entries[last] = entry{}
-	r.entries, r.vectors = r.entries[:last], r.vectors[:last*r.dim]
+	r.entries = r.entries[:last]
 	delete(r.index, id)
 }
 
@@ -407,7 +383,7 @@ func hidesRow(h memd.Contribution, cs []memd.Contribution, owner memd.Number) bo
 func (e *entry) expired(now int64) bool { return e.expires != 0 && e.expires <= now }
 
 func (e *entry) extraBytes() int64 {
-	return int64(len(e.text) + len(e.metadata) + 8*len(e.hashes))
+	return int64(4*len(e.vector) + len(e.text) + len(e.metadata) + 8*len(e.hashes))
 }
 
 // bytesOf is about what a row will take in memory.
@@ -418,9 +394,11 @@ func bytesOf(m *fetched, dim int) int64 {
 // intern returns the scope's one copy of a list of contributions. Nearly all
 // rows of a conversation have the same.
 func (r *resident) intern(cs []memd.Contribution) []memd.Contribution {
-	key := make([]byte, 0, 16*len(cs))
+	var room [4 * 16]byte
+	key := room[:0]
 	for _, c := range cs {
-		key = append(key, eventKey(c.Subject, eventKey(c.Session, ""))...)
+		key = binary.BigEndian.AppendUint64(key, uint64(c.Subject))
+		key = binary.BigEndian.AppendUint64(key, uint64(c.Session))
 	}
 	if have, ok := r.sets[string(key)]; ok {
 		return have

@@ -48,7 +48,7 @@ func (s *Service) reveal(ctx context.Context, k *shred.Keys, scopes []memd.Scope
 		}
 		m.attribute(e.contributions, names)
 		if vectors {
-			m.Vector = scaled(c.vector, e.norm)
+			m.Vector = scaled(e.vector, e.norm)
 		}
 		out[i] = Hit{Memory: m, Score: max(-1, min(1, c.score))}
 	}

@@ -82,20 +82,27 @@ func (sel *selection) matches(e *entry) bool {
 	return true
 }
 
-// scan scores every row of a resident scope. It reports false when the
+// scan scores every row of a resident scope. It returns errEvicted when the
 // resident was evicted meanwhile.
-func (v *view) scan(query []float32, sel selection, now time.Time, top *topK, scope int) bool {
+func (v *view) scan(k *shred.Keys, query []float32, sel selection, now time.Time, top *topK, scope int) error {
 	r := v.r
 	at := now.UnixMicro()
 	expired := false
 	r.mu.RLock()
+	for len(sel.hashes) > 0 && !r.hashed && !r.dead {
+		r.mu.RUnlock()
+		if err := r.hash(k); err != nil {
+			return err
+		}
+		r.mu.RLock()
+	}
 	if r.dead {
 		r.mu.RUnlock()
-		return false
+		return errEvicted
 	}
 	for i := range r.entries {
 		e := &r.entries[i]
-		if e.dimension == 0 || int(e.dimension) != len(query) {
+		if len(e.vector) != len(query) {
 			continue
 		}
 		if e.expired(at) {
@@ -105,16 +112,17 @@ func (v *view) scan(query []float32, sel selection, now time.Time, top *topK, sc
 		if !sel.matches(e) {
 			continue
 		}
-		unit := r.vectors[i*r.dim : (i+1)*r.dim]
-		if score := vek32.Dot(query, unit); top.wants(score) {
-			top.offer(candidate{scope: scope, owner: r.subject, score: score, entry: *e, vector: top.keep(unit)})
+		if score := vek32.Dot(query, e.vector); top.wants(score) {
+			c := candidate{scope: scope, owner: r.subject, score: score, entry: *e}
+			c.entry.vector = top.keep(e.vector)
+			top.offer(c)
 		}
 	}
 	r.mu.RUnlock()
 	if expired {
 		r.removeExpired(now)
 	}
-	return true
+	return nil
 }
 
 // scanner is the sink that scores the rows of a scope that is too big to be
@@ -174,16 +182,17 @@ func (c *scanner) row(m *fetched) error {
 	if score := vek32.Dot(c.query, c.buffer); c.top.wants(score) {
 		e.text, e.metadata = m.kept()
 		e.contributions = slices.Clone(e.contributions)
-		c.top.offer(candidate{scope: c.scope, owner: m.owner, score: score, entry: e, vector: c.top.keep(c.buffer)})
+		e.vector = c.top.keep(c.buffer)
+		c.top.offer(candidate{scope: c.scope, owner: m.owner, score: score, entry: e})
 	}
 	return nil
 }
 
-// entryOf is the entry of a row as it was read, without its metadata's hashes
-// and its norm.
+// entryOf is the entry of a row as it was read, without its vector and norm and
+// its metadata's hashes.
 func entryOf(m *fetched) entry {
 	e := entry{
-		id: m.id, version: m.version, kind: m.kind, month: m.month, format: m.format, dimension: int16(m.dimension),
+		id: m.id, version: m.version, kind: m.kind, month: m.month, format: m.format,
 		contributions: m.contributions, text: m.text, metadata: m.metadata,
 		spoken: m.spoken().UnixMicro(), sourced: !m.sourceTime.IsZero(),
 		created: m.createdAt.UnixMicro(), updated: m.updatedAt.UnixMicro(),

@@ -143,10 +143,10 @@ func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []
 		if v.scanned || v.fenced {
 			continue
 		}
-		ok := v.scan(query, sel, now, top, i)
+		err := v.scan(k, query, sel, now, top, i)
 		s.residents.resized(v.key, v.r)
-		if !ok {
-			return Result{}, errEvicted
+		if err != nil {
+			return Result{}, err
 		}
 	}
 	switch {

@@ -9,13 +9,13 @@ import (
 	"forgettable.dev/memd"
 )
 
-// candidate is a hit whose columns are still sealed.
+// candidate is a hit whose columns are still sealed. Its entry has a copy of the
+// vector, or none unless that is wanted.
 type candidate struct {
-	scope  int
-	owner  memd.Number
-	score  float32
-	entry  entry
-	vector []float32 // a copy; nil unless wanted
+	scope int
+	owner memd.Number
+	score float32
+	entry entry
 }
 
 // topK keeps the best candidates seen so far, the worst of them on top.

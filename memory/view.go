@@ -42,6 +42,7 @@ func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []
 			sinks[i] = &scanner{v: v, k: k, query: query, sel: sel, top: top, scope: i, now: s.Clock.Now()}
 			continue
 		}
+		defer fillers[i].release()
 		sinks[i] = fillers[i]
 	}
 	err := s.Pool.With(ctx, func(db pg.DB) error {
