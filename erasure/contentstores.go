@@ -57,7 +57,10 @@ func (SessionStore) DeleteTenantBatch(ctx context.Context, db pg.DB, tenant memd
 // ArtifactStore is artifacts, all versions and their chunks.
 type ArtifactStore struct{}
 
-var _ Store = ArtifactStore{}
+var (
+	_ Store  = ArtifactStore{}
+	_ purger = ArtifactStore{}
+)
 
 // Stage implements Store.
 func (ArtifactStore) Stage() Stage { return StageArtifacts }
@@ -75,6 +78,11 @@ func (ArtifactStore) Count(ctx context.Context, db pg.DB, tenant memd.TenantNo, 
 // DeleteBatch implements Store.
 func (ArtifactStore) DeleteBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, t []memd.Contribution, limit int) (int64, error) {
 	return artifacts.DeleteBatch(ctx, db, tenant, t, limit)
+}
+
+// PurgeBatch implements purger.
+func (ArtifactStore) PurgeBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, limit int) (int64, error) {
+	return artifacts.PurgeBatch(ctx, db, tenant, subjects, limit)
 }
 
 // CountTenant implements Store.

@@ -58,6 +58,12 @@ type deriver interface {
 	DeleteFalling(ctx context.Context, db pg.DB, tenant memd.TenantNo, t []memd.Contribution, limit int) (int64, []memory.Fallen, error)
 }
 
+// purger is a store with a cheaper way to empty whole subjects, for a tenant that
+// is being purged.
+type purger interface {
+	PurgeBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects []memd.Number, limit int) (int64, error)
+}
+
 // MemoryStore is the memories, their vectors and what was derived.
 type MemoryStore struct{}
 

@@ -3,10 +3,8 @@ package erasure
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
@@ -15,19 +13,6 @@ import (
 	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/tenants"
 	"forgettable.dev/memd/tombstones"
-)
-
-// Bounds of a tenant's purge, so that other tenants hardly notice it.
-const (
-	// PurgePage is how many subjects are purged together.
-	PurgePage = 50
-	// PurgeConcurrency is how many pages are under way at once.
-	PurgeConcurrency = 2
-	// PurgeBatch is how many rows one transaction of a purge deletes.
-	PurgeBatch = 2000
-	// PurgeRest is how long a purge rests after each batch, as a part of the time
-	// that the batch took.
-	PurgeRest = 0.25
 )
 
 // purge takes the tenant past the point of no return and counts what there is.
@@ -66,26 +51,25 @@ const sqlCountPurged = `SELECT count(*) FROM memd.erasure_subjects WHERE tenant_
 
 // users goes through the directory, page by page: writers of its subjects are
 // waited for, what they have in the stores is deleted, and each subject is
-// journalled after its last delete. No more than two pages are in memory.
+// journalled after its last delete. One page is in memory.
 func (r *Runner) users(ctx context.Context, j Job, n *notes) error {
-	group, running := errgroup.WithContext(ctx)
-	group.SetLimit(PurgeConcurrency)
-	var after memd.Number
-	for running.Err() == nil {
+	pace := newPace()
+	for after := memd.Number(0); ; {
 		var page []provenance.Known
-		err := r.Pool.With(running, func(db pg.DB) (err error) {
-			page, err = provenance.Page(running, db, j.Tenant, after, PurgePage)
+		err := r.Pool.With(ctx, func(db pg.DB) (err error) {
+			page, err = provenance.Page(ctx, db, j.Tenant, after, PurgePage)
 			return err
 		})
-		if err != nil || len(page) == 0 {
-			group.Go(func() error { return err })
+		if err == nil && len(page) > 0 {
+			err = r.purgePage(ctx, j, page, pace)
+		}
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
 			break
 		}
 		after = page[len(page)-1].Number
-		group.Go(func() error { return r.purgePage(running, j, page) })
-	}
-	if err := group.Wait(); err != nil {
-		return err
 	}
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) error {
 		if err := hold(ctx, tx, j, StepUsers); err != nil {
@@ -101,7 +85,7 @@ func (r *Runner) users(ctx context.Context, j Job, n *notes) error {
 	})
 }
 
-func (r *Runner) purgePage(ctx context.Context, j Job, page []provenance.Known) error {
+func (r *Runner) purgePage(ctx context.Context, j Job, page []provenance.Known, pace *pace) error {
 	numbers, refs := make([]memd.Number, len(page)), map[memd.Number]memd.Ref{}
 	for i, k := range page {
 		numbers[i], refs[k.Number] = k.Number, k.Ref
@@ -131,7 +115,12 @@ func (r *Runner) purgePage(ctx context.Context, j Job, page []provenance.Known) 
 			if s.Stage() != stage {
 				continue
 			}
-			err := r.rested(ctx, func(tx pgx.Tx) (int64, error) { return s.DeleteBatch(ctx, tx, j.Tenant, target, PurgeBatch) })
+			err := r.paced(ctx, pace, func(tx pgx.Tx, limit int) (int64, error) {
+				if p, ok := s.(purger); ok {
+					return p.PurgeBatch(ctx, tx, j.Tenant, todo, limit)
+				}
+				return s.DeleteBatch(ctx, tx, j.Tenant, target, limit)
+			})
 			if err != nil {
 				return err
 			}
@@ -148,31 +137,6 @@ func (r *Runner) purgePage(ctx context.Context, j Job, page []provenance.Known) 
 		_, err := tx.Exec(ctx, sqlPurged, pg.Args{"tenant": j.Tenant, "id": j.ID, "subjects": todo, "now": now})
 		return err
 	})
-}
-
-// rested deletes batch after batch and rests after each, until nothing is left.
-func (r *Runner) rested(ctx context.Context, batch func(tx pgx.Tx) (int64, error)) error {
-	for {
-		var deleted int64
-		began := time.Now()
-		err := r.Pool.InTx(ctx, func(tx pgx.Tx) (err error) {
-			deleted, err = batch(tx)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if deleted == 0 {
-			return nil
-		}
-		timer := time.NewTimer(time.Duration(PurgeRest * float64(time.Since(began))))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
-		}
-	}
 }
 
 // rest deletes what the directory did not lead to, store by store, asked by
@@ -198,10 +162,11 @@ func (r *Runner) wipe(ctx context.Context, j Job, step Step, n *notes) error {
 		n.Found = found
 		return noteStep(ctx, tx, j, step, *n, false, r.Clock.Now())
 	})
+	pace := newPace()
 	for stage := StageArtifacts; stage <= StageMemory && err == nil; stage++ {
 		for _, s := range r.stores() {
 			if s.Stage() == stage && err == nil {
-				err = r.rested(ctx, func(tx pgx.Tx) (int64, error) { return s.DeleteTenantBatch(ctx, tx, j.Tenant, PurgeBatch) })
+				err = r.paced(ctx, pace, func(tx pgx.Tx, limit int) (int64, error) { return s.DeleteTenantBatch(ctx, tx, j.Tenant, limit) })
 			}
 		}
 	}

@@ -38,7 +38,6 @@ CREATE TABLE memd.artifact_versions (
   created_at  timestamptz NOT NULL,
   touched_at  timestamptz NOT NULL,
   PRIMARY KEY (tenant_no, subject_no, session_no, version_id),
-  FOREIGN KEY (tenant_no, subject_no, session_no, artifact_id) REFERENCES memd.artifacts,
   CHECK ((version IS NULL) = (artifact_id IS NULL)),
   CHECK ((version IS NULL) = (sealed_info IS NULL))
 );
@@ -47,10 +46,9 @@ CREATE UNIQUE INDEX artifact_versions_number
 -- Not by tenant: the sweep goes through all of them at once.
 CREATE INDEX artifact_versions_unfinished ON memd.artifact_versions (touched_at) WHERE version IS NULL;
 
--- The bytes of a save. The foreign key keeps a chunk with its owner: a chunk
--- under one user's numbers cannot be part of another's artifact, so the guard
--- of a chunk asks about the right one; and it refuses a chunk whose save was
--- swept away.
+-- The bytes of a save, which is there as long as they are: a chunk under one
+-- user's numbers cannot be part of another's artifact, so the guard of a chunk
+-- asks about the right one, and a chunk whose save was swept away is refused.
 CREATE TABLE memd.artifact_chunks (
   tenant_no  bigint  NOT NULL,
   subject_no bigint  NOT NULL,
@@ -58,8 +56,7 @@ CREATE TABLE memd.artifact_chunks (
   version_id uuid    NOT NULL,
   chunk_no   integer NOT NULL CHECK (chunk_no >= 0),
   sealed     bytea   NOT NULL,
-  PRIMARY KEY (tenant_no, subject_no, session_no, version_id, chunk_no),
-  FOREIGN KEY (tenant_no, subject_no, session_no, version_id) REFERENCES memd.artifact_versions
+  PRIMARY KEY (tenant_no, subject_no, session_no, version_id, chunk_no)
 );
 -- Ciphertext does not compress.
 ALTER TABLE memd.artifact_chunks ALTER COLUMN sealed SET STORAGE EXTERNAL;
@@ -128,14 +125,62 @@ CREATE FUNCTION memd.guard_artifact_chunks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   t bigint[]; s bigint[]; x bigint[]; m timestamptz[];
+  saves bigint;
 BEGIN
-  SELECT array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m) INTO t, s, x, m FROM (
-    SELECT DISTINCT n.tenant_no AS t, n.subject_no AS s, n.session_no AS x, r.source_time AS m
-    FROM new_rows n LEFT JOIN memd.artifact_versions r
-      ON r.tenant_no = n.tenant_no AND r.subject_no = n.subject_no AND r.session_no = n.session_no AND r.version_id = n.version_id
-  ) v;
-  IF t IS NOT NULL THEN
+  SELECT count(*) INTO saves FROM (SELECT DISTINCT tenant_no, subject_no, session_no, version_id FROM new_rows) n;
+  SELECT array_agg(n.tenant_no), array_agg(n.subject_no), array_agg(n.session_no), array_agg(r.source_time) INTO t, s, x, m
+  FROM (SELECT DISTINCT tenant_no, subject_no, session_no, version_id FROM new_rows) n CROSS JOIN LATERAL (
+    SELECT r.source_time FROM memd.artifact_versions r
+    WHERE r.tenant_no = n.tenant_no AND r.subject_no = n.subject_no AND r.session_no = n.session_no AND r.version_id = n.version_id
+    FOR KEY SHARE) r;
+  IF coalesce(cardinality(t), 0) <> saves THEN
+    RAISE EXCEPTION 'a chunk has no save' USING ERRCODE = '23503';
+  END IF;
+  IF saves > 0 THEN
     PERFORM memd.guard_content(t, s, x, m);
+  END IF;
+  RETURN NULL;
+END $$;
+
+-- What foreign keys would do: nothing goes before what belongs to it, and nothing
+-- comes without what it belongs to. By statement and not by row, because looking
+-- for what belongs to each single row is most of what it costs to erase many.
+-- Each looks after the statement, with the lock that a foreign key takes, so that
+-- whoever is first wins. Nobody may change what binds them.
+CREATE FUNCTION memd.versions_have_names() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF (SELECT count(*) FROM new_rows WHERE artifact_id IS NOT NULL) <> (
+    SELECT count(*) FROM new_rows n CROSS JOIN LATERAL (
+      SELECT FROM memd.artifacts a
+      WHERE a.tenant_no = n.tenant_no AND a.subject_no = n.subject_no AND a.session_no = n.session_no AND a.artifact_id = n.artifact_id
+      FOR KEY SHARE) a)
+  THEN
+    RAISE EXCEPTION 'a version has no name' USING ERRCODE = '23503';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE FUNCTION memd.names_go_last() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM old_rows o CROSS JOIN LATERAL (
+    SELECT FROM memd.artifact_versions v
+    WHERE v.tenant_no = o.tenant_no AND v.subject_no = o.subject_no AND v.session_no = o.session_no AND v.artifact_id = o.artifact_id
+    LIMIT 1) v)
+  THEN
+    RAISE EXCEPTION 'a name has versions' USING ERRCODE = '23503';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE FUNCTION memd.saves_go_last() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM old_rows o CROSS JOIN LATERAL (
+    SELECT FROM memd.artifact_chunks c
+    WHERE c.tenant_no = o.tenant_no AND c.subject_no = o.subject_no AND c.session_no = o.session_no AND c.version_id = o.version_id
+    LIMIT 1) c)
+  THEN
+    RAISE EXCEPTION 'a save has chunks' USING ERRCODE = '23503';
   END IF;
   RETURN NULL;
 END $$;
@@ -150,9 +195,19 @@ CREATE TRIGGER guard_update AFTER UPDATE ON memd.artifact_versions REFERENCING O
   FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_artifacts_update();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.artifact_chunks REFERENCING NEW TABLE AS new_rows
   FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_artifact_chunks();
-REVOKE ALL ON FUNCTION memd.guard_artifacts_insert(), memd.guard_artifacts_update(), memd.guard_artifact_chunks() FROM PUBLIC;
+CREATE TRIGGER belongs_insert AFTER INSERT ON memd.artifact_versions REFERENCING NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.versions_have_names();
+CREATE TRIGGER belongs_update AFTER UPDATE ON memd.artifact_versions REFERENCING NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.versions_have_names();
+CREATE TRIGGER last AFTER DELETE ON memd.artifact_versions REFERENCING OLD TABLE AS old_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.saves_go_last();
+CREATE TRIGGER last AFTER DELETE ON memd.artifacts REFERENCING OLD TABLE AS old_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.names_go_last();
+REVOKE ALL ON FUNCTION memd.guard_artifacts_insert(), memd.guard_artifacts_update(), memd.guard_artifact_chunks(),
+  memd.versions_have_names(), memd.names_go_last(), memd.saves_go_last() FROM PUBLIC;
 
 -- +goose Down
 DROP VIEW memd.content_months, memd.artifact_owners;
 DROP TABLE memd.artifact_chunks, memd.artifact_versions, memd.artifacts;
-DROP FUNCTION memd.guard_artifact_chunks(), memd.guard_artifacts_update(), memd.guard_artifacts_insert();
+DROP FUNCTION memd.guard_artifact_chunks(), memd.guard_artifacts_update(), memd.guard_artifacts_insert(),
+  memd.versions_have_names(), memd.names_go_last(), memd.saves_go_last();

@@ -49,12 +49,14 @@ SELECT (SELECT count(*) FROM memd.session_heads WHERE tenant_no = @tenant),
   (SELECT count(*) FROM memd.user_state WHERE tenant_no = @tenant),
   (SELECT count(*) FROM memd.app_state WHERE tenant_no = @tenant)`
 
-// What is deleted, in this order: content before the head that leads to it.
+// What is deleted, in this order: content before the head that leads to it. That
+// subjects are named twice keeps the planner from reading a whole month.
 var sqlDeleteTarget = []string{
 	sqlTarget + `
 DELETE FROM memd.session_events e USING (
   SELECT x.subject_no, x.session_no, x.month, x.seq FROM t JOIN memd.session_events x` + ofTarget + ` LIMIT @limit) d
-WHERE e.tenant_no = @tenant AND e.subject_no = d.subject_no AND e.session_no = d.session_no AND e.month = d.month AND e.seq = d.seq`,
+WHERE e.tenant_no = @tenant AND e.subject_no = ANY (@subjects) AND e.subject_no = d.subject_no AND e.session_no = d.session_no
+  AND e.month = d.month AND e.seq = d.seq`,
 	sqlTarget + `
 DELETE FROM memd.session_state e USING (
   SELECT x.subject_no, x.session_no, x.key_digest FROM t JOIN memd.session_state x` + ofTarget + ` LIMIT @limit) d
@@ -71,7 +73,7 @@ WHERE e.tenant_no = @tenant AND e.app_no = d.app_no AND e.key_digest = d.key_dig
 	sqlTarget + `
 DELETE FROM memd.session_heads e USING (
   SELECT x.subject_no, x.session_no FROM t JOIN memd.session_heads x` + ofTarget + ` LIMIT @limit) d
-WHERE e.tenant_no = @tenant AND e.subject_no = d.subject_no AND e.session_no = d.session_no`,
+WHERE e.tenant_no = @tenant AND e.subject_no = ANY (@subjects) AND e.subject_no = d.subject_no AND e.session_no = d.session_no`,
 }
 
 var sqlDeleteTenant = []string{

@@ -1,0 +1,65 @@
+package erasure
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Bounds of a tenant's purge, so that other tenants hardly notice it. It works by
+// one connection, and thus by one processor of the database's.
+const (
+	// PurgePage is how many subjects are purged together.
+	PurgePage = 50
+	// PurgeBatch is about how long one transaction of a purge takes: as many rows
+	// as that allows, of whatever size, and fewer while the database is busy.
+	PurgeBatch = 25 * time.Millisecond
+	// PurgeRest is how long a purge rests after each transaction, as a part of the
+	// time that it took.
+	PurgeRest = 1.0
+
+	firstPurged = 500
+	leastPurged = 20
+	mostPurged  = 5000
+)
+
+// pace says how many rows a purge deletes at once.
+type pace struct{ rows int }
+
+func newPace() *pace { return &pace{rows: firstPurged} }
+
+// took learns from a batch and returns how long to rest after it. A batch that
+// was not full says nothing about how many rows more would have taken.
+func (p *pace) took(deleted int64, d time.Duration) time.Duration {
+	factor := max(0.5, min(2, float64(PurgeBatch)/float64(max(d, 1))))
+	if factor < 1 || deleted >= int64(p.rows) {
+		p.rows = max(leastPurged, min(mostPurged, int(float64(p.rows)*factor)))
+	}
+	return time.Duration(PurgeRest * float64(d))
+}
+
+// paced deletes batch after batch, and rests after each, until nothing is left.
+func (r *Runner) paced(ctx context.Context, p *pace, batch func(tx pgx.Tx, limit int) (int64, error)) error {
+	for {
+		var deleted int64
+		began := time.Now()
+		err := r.Pool.InTx(ctx, func(tx pgx.Tx) (err error) {
+			deleted, err = batch(tx, p.rows)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if deleted == 0 {
+			return nil
+		}
+		timer := time.NewTimer(p.took(deleted, time.Since(began)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
