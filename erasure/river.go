@@ -15,14 +15,16 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/tombstones"
 )
 
 // The queues. A tenant's purge has one of its own, so that nobody waits behind
-// it.
+// it, and so have further looks of the verifier.
 const (
-	queueErasures = "erasures"
-	queueTenants  = "tenants"
+	queueErasures      = "erasures"
+	queueTenants       = "tenants"
+	queueVerifications = "verifications"
 )
 
 // jobArgs is all that the queue knows of an erasure: two numbers.
@@ -112,25 +114,26 @@ func (jw jobWorker) Work(ctx context.Context, job *river.Job[jobArgs]) error {
 		return river.JobSnooze(PollInterval)
 	case errors.Is(err, tombstones.ErrHeld):
 		return river.JobSnooze(heldPause) // Two requests for one user take turns; that is no failure.
+	case errors.Is(err, purge.ErrBusy):
+		return river.JobSnooze(pause(job.Metadata, busyPause, busyPauseMost)) // Nor is it when others call targets.
 	case err != nil:
 		jw.w.stopped(ctx, j, job.Attempt, err)
 		return codeError(failureCode(err))
 	case p.Held:
-		return river.JobSnooze(holdPause(job.Metadata))
+		return river.JobSnooze(pause(job.Metadata, time.Second, HoldPause)) // A release that it misses wakes nobody.
 	case p.Wait > 0:
 		return river.JobSnooze(p.Wait)
 	}
 	return nil
 }
 
-// holdPause is how long an erasure under a hold waits, longer each time. A release
-// wakes those that wait, and misses one that is just looking.
-func holdPause(metadata []byte) time.Duration {
+// pause is how long a job waits that was put off, longer each time.
+func pause(metadata []byte, first, most time.Duration) time.Duration {
 	var m struct {
 		Snoozes int `json:"snoozes"`
 	}
 	_ = json.Unmarshal(metadata, &m) // Without it the first pause is as good.
-	return min(HoldPause, time.Second<<min(m.Snoozes, 10))
+	return min(most, first<<min(m.Snoozes, 10))
 }
 
 // exclusively runs an erasure under its lock, which dies with this process. It
@@ -203,9 +206,11 @@ func (w *Worker) queue() (*river.Client[pgx.Tx], error) {
 	river.AddWorker(workers, jobWorker{w: w})
 	river.AddWorker(workers, verificationWorker{w: w})
 	c, err := river.NewClient(riverpgxv5.New(w.c.Pool.Raw()), &river.Config{
-		Schema:              pg.JobsSchema,
-		Workers:             workers,
-		Queues:              map[string]river.QueueConfig{queueErasures: {MaxWorkers: Concurrency}, queueTenants: {MaxWorkers: 1}},
+		Schema:  pg.JobsSchema,
+		Workers: workers,
+		Queues: map[string]river.QueueConfig{
+			queueErasures: {MaxWorkers: Concurrency}, queueTenants: {MaxWorkers: 1}, queueVerifications: {MaxWorkers: verifications},
+		},
 		FetchCooldown:       fetchCooldown,
 		FetchPollInterval:   fetchInterval,
 		JobTimeout:          -1,

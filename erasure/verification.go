@@ -19,16 +19,21 @@ import (
 // everywhere, answers in the same row.
 
 // One that is not answered yet answers whoever asks meanwhile too: looking is
-// work, and asking is not.
+// work, and asking is not. One that was asked for long ago may have died with its
+// worker.
 const sqlAskVerification = `
 WITH open AS (
   SELECT verification_no FROM memd.verifications
-  WHERE tenant_no = @tenant AND request_id = @id AND done_at IS NULL ORDER BY verification_no LIMIT 1
+  WHERE tenant_no = @tenant AND request_id = @id AND done_at IS NULL AND asked_at > @since ORDER BY verification_no LIMIT 1
 ), new AS (
   INSERT INTO memd.verifications (tenant_no, request_id, asked_at)
   SELECT @tenant, @id, @now WHERE NOT EXISTS (SELECT FROM open) RETURNING verification_no
 )
 SELECT verification_no FROM open UNION ALL SELECT verification_no FROM new`
+
+// verificationDies is after what time nobody waits for the answer to an earlier
+// question any more.
+const verificationDies = 10 * time.Minute
 
 const sqlReadVerification = `
 SELECT done_at IS NOT NULL, checks FROM memd.verifications WHERE tenant_no = @tenant AND verification_no = @no`
@@ -54,7 +59,10 @@ func (s *Service) Verify(ctx context.Context, c Caller, id uuid.UUID) (checks []
 		if err != nil {
 			return err
 		}
-		return db.QueryRow(ctx, sqlAskVerification, pg.Args{"tenant": c.Tenant, "id": id, "now": s.Clock.Now()}).Scan(&no)
+		now := s.Clock.Now()
+		return db.QueryRow(ctx, sqlAskVerification, pg.Args{
+			"tenant": c.Tenant, "id": id, "now": now, "since": now.Add(-verificationDies),
+		}).Scan(&no)
 	})
 	if err != nil {
 		return nil, false, err
@@ -101,7 +109,7 @@ func (v verificationWorker) Work(ctx context.Context, job *river.Job[verificatio
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w of type %T", errPanic, p)
 		}
-		if err != nil {
+		if snooze := (*river.JobSnoozeError)(nil); err != nil && !errors.As(err, &snooze) {
 			v.w.c.Logger.WarnContext(ctx, "verification stopped and will be tried again", "tries", job.Attempt, "error", err)
 			err = codeError(failureCode(err))
 		}
@@ -124,6 +132,10 @@ func (v verificationWorker) Work(ctx context.Context, job *river.Job[verificatio
 	if err != nil {
 		return err
 	}
+	if !v.w.verify(tenant, true) {
+		return river.JobSnooze(time.Second)
+	}
+	defer v.w.verify(tenant, false)
 	checks, err := v.w.runner.examine(ctx, j)
 	if err != nil {
 		return err
@@ -132,4 +144,18 @@ func (v verificationWorker) Work(ctx context.Context, job *river.Job[verificatio
 		_, err := db.Exec(ctx, sqlAnswerVerification, pg.Args{"no": job.Args.No, "checks": checks, "now": v.w.c.Clock.Now()})
 		return err
 	})
+}
+
+// verify begins or ends a verification of a tenant's, of which there is one at a
+// time. It reports whether it may begin.
+func (w *Worker) verify(t memd.TenantNo, begin bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if begin && w.verifying[t] {
+		return false
+	}
+	if w.verifying[t] = begin; !begin {
+		delete(w.verifying, t)
+	}
+	return true
 }

@@ -35,6 +35,12 @@ const (
 	// heldPause is how long a request waits before it looks again whether the
 	// other request for its user is done.
 	heldPause = 50 * time.Millisecond
+	// busyPause is how long a request waits at first, and busyPauseMost at most, when
+	// others of its tenant are calling purge targets.
+	busyPause, busyPauseMost = 250 * time.Millisecond, 10 * time.Second
+	// verifications is how many further looks of the verifier run at once, one of
+	// each tenant.
+	verifications = 2
 	// fetchCooldown and fetchInterval say how soon a job is fetched: at once when
 	// it is announced, and otherwise when its time has come.
 	fetchCooldown = 10 * time.Millisecond
@@ -80,6 +86,8 @@ type Worker struct {
 	mu      sync.Mutex
 	failing map[task]retry
 	running map[task]bool
+	// verifying are the tenants of which an erasure is verified again.
+	verifying map[memd.TenantNo]bool
 }
 
 // task names what is to be done for a tenant beside erasures.
@@ -110,6 +118,8 @@ func NewWorker(c WorkerConfig) (*Worker, error) {
 		slots:   make(chan struct{}, Concurrency),
 		failing: map[task]retry{},
 		running: map[task]bool{},
+
+		verifying: map[memd.TenantNo]bool{},
 	}, nil
 }
 

@@ -40,6 +40,11 @@ func (m *told) metrics() erasure.Metrics {
 // work runs a worker of the test's own until the test or stop ends it.
 func (w *world) work(provision func(ctx context.Context, t tenants.Tenant) error) (m *told, stop func()) {
 	w.t.Helper()
+	return w.workWith(provision, erasure.Parts{})
+}
+
+func (w *world) workWith(provision func(ctx context.Context, t tenants.Tenant) error, parts erasure.Parts) (m *told, stop func()) {
+	w.t.Helper()
 	m = &told{}
 	r := w.runner(func(_ **pg.Pool, c *shred.RotatorConfig) { // A key service that is away is given up soon.
 		c.Worker = w.KMS.Client(w.t, kmsemu.Worker, impatient)
@@ -47,7 +52,7 @@ func (w *world) work(provision func(ctx context.Context, t tenants.Tenant) error
 	})
 	worker, err := erasure.NewWorker(erasure.WorkerConfig{
 		Pool: r.Pool, Rotator: r.Rotator, Provision: provision, Clock: memd.SystemClock{},
-		Logger: slog.New(slog.NewTextHandler(w.Logs, nil)), Metrics: m.metrics(),
+		Logger: slog.New(slog.NewTextHandler(w.Logs, nil)), Metrics: m.metrics(), Parts: parts,
 	})
 	if err != nil {
 		w.t.Fatal(err)

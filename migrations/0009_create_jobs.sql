@@ -42,8 +42,8 @@ CREATE FUNCTION memd.enqueue_verification() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   INSERT INTO memd_jobs.river_job (args, kind, max_attempts, queue, state)
-  VALUES (jsonb_build_object('no', NEW.verification_no), 'memd_verification', 10, 'erasures', 'available');
-  PERFORM pg_notify('memd_jobs.river_insert', json_build_object('queue', 'erasures')::text);
+  VALUES (jsonb_build_object('no', NEW.verification_no), 'memd_verification', 10, 'verifications', 'available');
+  PERFORM pg_notify('memd_jobs.river_insert', json_build_object('queue', 'verifications')::text);
   RETURN NULL;
 END $$;
 -- hold_released wakes what waits: jobs that are put off look again at once.

@@ -83,6 +83,10 @@ type Config struct {
 	// Concurrency bounds the calls of this process. Zero means
 	// DefaultConcurrency.
 	Concurrency int
+	// Erasures bounds how many erasures may be in EraseAll at once, and
+	// ErasuresPerTenant how many of one tenant. Zero means DefaultErasures and
+	// DefaultErasuresPerTenant.
+	Erasures, ErasuresPerTenant int
 	// Tries is how often one call is tried at most, RetryWait the first wait in
 	// between, which doubles, and MaxRetryWait the longest. A target that asks to
 	// be left alone for longer ends the call.
@@ -99,8 +103,8 @@ func (c *Config) validate() error {
 	switch {
 	case c.Keys == nil:
 		return errors.New("purge.Config: Keys is not set")
-	case c.Concurrency < 0 || c.Tries < 0 || c.RetryWait < 0 || c.MaxRetryWait < 0:
-		return errors.New("purge.Config: Concurrency, Tries, RetryWait or MaxRetryWait is negative")
+	case min(c.Concurrency, c.Erasures, c.ErasuresPerTenant, c.Tries) < 0 || min(c.RetryWait, c.MaxRetryWait) < 0:
+		return errors.New("purge.Config: Concurrency, Erasures, ErasuresPerTenant, Tries, RetryWait or MaxRetryWait is negative")
 	}
 	for _, d := range c.LogDirs {
 		if !filepath.IsAbs(d) || filepath.Clean(d) != d || d == "/" {
@@ -108,6 +112,8 @@ func (c *Config) validate() error {
 		}
 	}
 	setDefault(&c.Concurrency, DefaultConcurrency)
+	setDefault(&c.Erasures, DefaultErasures)
+	setDefault(&c.ErasuresPerTenant, DefaultErasuresPerTenant)
 	setDefault(&c.Tries, DefaultTries)
 	setDefault(&c.RetryWait, DefaultRetryWait)
 	setDefault(&c.MaxRetryWait, DefaultMaxRetryWait)
@@ -131,6 +137,7 @@ func setDefault[T comparable](field *T, value T) {
 type Caller struct {
 	c       Config
 	slots   chan struct{}
+	bound   bound
 	clients map[policy]*http.Client
 	// fault, in tests, fails before a step on a file.
 	fault func(step string) error

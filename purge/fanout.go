@@ -3,6 +3,7 @@ package purge
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -19,7 +20,8 @@ import (
 // the errors of those that are required, joined. Nil means that every required
 // target has erased in this round, and counts nothing more if it counts at all.
 // Safe to repeat: a target that was erased and verified in this round is not
-// called again.
+// called again. When there is something to call and as many erasures are calling
+// as may, it is ErrBusy at once.
 func (c *Caller) EraseAll(ctx context.Context, pool *pg.Pool, tenant memd.TenantNo, order Order, r Request) ([]Ack, error) {
 	var targets []Target
 	var acks []Ack
@@ -33,17 +35,19 @@ func (c *Caller) EraseAll(ctx context.Context, pool *pg.Pool, tenant memd.Tenant
 	if err != nil {
 		return nil, err
 	}
-	done := map[string]bool{}
-	for _, a := range acks {
-		if a.Acknowledged && a.Op == OpVerify && a.Round == r.Round {
-			done[a.Target.String()] = true
+	targets = slices.DeleteFunc(targets, func(t Target) bool {
+		return t.Order != order || slices.ContainsFunc(acks, func(a Ack) bool {
+			return a.Target == t.ID && a.Acknowledged && a.Op == OpVerify && a.Round == r.Round
+		})
+	})
+	if len(targets) > 0 {
+		if !c.bound.enter(tenant, c.c.Erasures, c.c.ErasuresPerTenant) {
+			return nil, ErrBusy
 		}
+		defer c.bound.leave(tenant)
 	}
 	var errs []error
 	for _, t := range targets {
-		if t.Order != order || done[t.ID.String()] {
-			continue
-		}
 		err := c.eraseOne(ctx, pool, t, r)
 		if ctx.Err() != nil {
 			return nil, err

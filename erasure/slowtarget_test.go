@@ -1,0 +1,132 @@
+package erasure_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/eraser"
+	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/memdtest"
+	"forgettable.dev/memd/internal/node"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/purge"
+	"forgettable.dev/memd/shred"
+	"forgettable.dev/memd/shred/kmsemu"
+)
+
+// hanging is a store outside memd that answers when it is let go.
+type hanging struct {
+	asked atomic.Int64
+	free  chan struct{}
+}
+
+func (h *hanging) answer(ctx context.Context) (int64, error) {
+	h.asked.Add(1)
+	select {
+	case <-h.free:
+		return 0, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// Count implements eraser.Eraser.
+func (h *hanging) Count(ctx context.Context, _ eraser.Request) (int64, error) { return h.answer(ctx) }
+
+// Erase implements eraser.Eraser.
+func (h *hanging) Erase(ctx context.Context, _ eraser.Request) (eraser.Result, error) {
+	_, err := h.answer(ctx)
+	return eraser.Result{}, err
+}
+
+// Verify implements eraser.Eraser.
+func (h *hanging) Verify(ctx context.Context, _ eraser.Request) (int64, error) { return h.answer(ctx) }
+
+// hang serves a store that hangs and registers it with a tenant. What it returns
+// calls it.
+func (w *world) hang(t memory.Tenant) (*hanging, erasure.Parts) {
+	w.t.Helper()
+	h := &hanging{free: make(chan struct{})}
+	handler, err := eraser.Handler(h, eraser.WithToken(targetToken))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	w.t.Cleanup(server.Close)
+	pool, kms := w.DB.Pool(node.WorkerRole), w.KMS.Client(w.t, kmsemu.Worker)
+	keys := func(ctx context.Context, tenant memd.TenantNo) (*shred.Keys, error) { return headKeys(ctx, pool, kms, tenant) }
+	caller, err := purge.NewCaller(purge.Config{
+		Keys: func(ctx context.Context, tenant memd.TenantNo, use func(*shred.Keys) error) error {
+			k, err := keys(ctx, tenant)
+			if err != nil {
+				return err
+			}
+			return use(k)
+		},
+		AllowPrivate: true,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(caller.Close)
+	err = w.DB.Pool(node.AppRole).With(w.t.Context(), func(db pg.DB) error {
+		_, _, err := caller.Create(w.t.Context(), db, purge.New{
+			Tenant: t.No, Name: "hanging", Kind: purge.KindConnect, URL: server.URL, Timeout: time.Minute, AllowPrivate: true, Secret: targetToken,
+		})
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return h, erasure.Parts{Targets: caller, Keys: keys}
+}
+
+// ask asks a replica to forget a user, and does not wait.
+func (w *world) ask(srv *node.Server, t memory.Tenant, userID string) erasure.Job {
+	w.t.Helper()
+	r, err := srv.Erasure.ForgetUser(w.t.Context(), erasure.Caller{Tenant: t.No, Epoch: t.Epoch, Wait: new(time.Duration(0))}, app, userID, uuid.New())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r.Job
+}
+
+// A tenant whose store outside does not answer waits for it. Nobody else does.
+func TestWorker_ASlowTargetHoldsUpItsTenantAlone(t *testing.T) {
+	w := newWorld(t)
+	other := w.Tenant("other", memdtest.Policy())
+	w.addTo(other, said("bob", "s1", "bob"))
+	w.StopWorker()
+	h, parts := w.hang(w.tenant)
+	slow := make([]erasure.Job, 2*erasure.Concurrency)
+	for i := range slow {
+		slow[i] = w.ask(w.a, w.tenant, fmt.Sprintf("user%d", i))
+	}
+	w.workWith(noProvision, parts)
+	w.within(time.Minute, "calls hang", func() bool { return h.asked.Load() == purge.DefaultErasuresPerTenant })
+	w.state(w.ask(w.a, other, "bob"), erasure.StateDone)
+	if n := h.asked.Load(); n != purge.DefaultErasuresPerTenant {
+		t.Errorf("%d calls of one tenant's store hang at once", n)
+	}
+	close(h.free)
+	w.within(2*time.Minute, "all are done", func() bool {
+		return !slices.ContainsFunc(slow, func(j erasure.Job) bool { return w.job(j).State < erasure.StateDone })
+	})
+	if n := w.count(`SELECT count(*) FROM memd.erasures WHERE tries > 0`); n != 0 {
+		t.Errorf("waiting for a turn was a failure for %d", n)
+	}
+}
