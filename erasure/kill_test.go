@@ -2,6 +2,7 @@ package erasure_test
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/fault"
+	"forgettable.dev/memd/internal/node"
+	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/shred/kmsemu"
 )
 
@@ -29,14 +32,9 @@ const (
 // Invariant 5 with a real process: memd worker is killed, not stopped, at a
 // statement or at a moment picked at random, and another one finishes.
 func TestInvariant5_KilledWorkers(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "memd")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../cmd/memd").CombinedOutput(); err != nil {
-		t.Fatalf("building memd: %v\n%s", err, out)
-	}
 	w := newSweep(t)
-	p := &process{t: t, binary: binary, w: w}
+	p := w.process(w.wire.URL)
 	w.fuse.OnBlow(p.signal)
-	t.Cleanup(p.kill)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
@@ -88,15 +86,71 @@ func TestInvariant5_KilledWorkers(t *testing.T) {
 	t.Logf("killed %d workers; the erasures were then: %v", n, killed)
 }
 
-// process is a memd worker, one at a time.
+// One of two workers has an erasure and is killed in the middle of a call. The
+// other one, who was there all the time, takes it up, and it is done once.
+func TestWorker_AnotherTakesUpWhatAKilledOneHad(t *testing.T) {
+	w := newWorld(t)
+	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))
+	w.StopWorker()
+	h, _ := w.hang(w.tenant, purge.Config{})
+	j := w.ask(w.a, w.tenant, "alice")
+	one, two := w.process(w.DB.URL(node.WorkerRole)), w.process(w.DB.URL(node.WorkerRole))
+	one.start()
+	w.within(time.Minute, "one has it, and waits for a store outside", func() bool { return h.asked.Load() == 1 })
+	two.start()
+	w.within(time.Minute, "the other is there", func() bool {
+		return w.count(`SELECT count(*) FROM memd.instances WHERE kind = 'worker'`) == 2
+	})
+	if h.asked.Load() != 1 {
+		t.Error("both do it at once")
+	}
+	one.kill()
+	w.within(time.Minute, "the other has it", func() bool { return h.asked.Load() == 2 })
+	close(h.free)
+	w.state(j, erasure.StateDone)
+	two.kill()
+	w.wants(user("alice"))
+	w.wants(user("bob"), "bob")
+	if n := w.count(`SELECT count(*) FROM memd.rotations`); n != 1 {
+		t.Errorf("%d rotations", n)
+	}
+}
+
+// build builds memd once for all tests.
+var build = sync.OnceValues(func() (string, error) {
+	var err error
+	if built, err = os.MkdirTemp("", "memd-erasure-"); err != nil {
+		return "", err
+	}
+	binary := filepath.Join(built, "memd")
+	out, err := exec.Command("go", "build", "-o", binary, "../cmd/memd").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("building memd: %w\n%s", err, out)
+	}
+	return binary, err
+})
+
+// process is a memd worker of its own, which can be killed and started again.
 type process struct {
-	t      *testing.T
-	binary string
-	w      *sweep
+	t           *testing.T
+	w           *world
+	binary, url string
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
 	output *bytes.Buffer
+}
+
+// process returns one that is not started. The URL is its database's.
+func (w *world) process(url string) *process {
+	w.t.Helper()
+	binary, err := build()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p := &process{t: w.t, w: w, binary: binary, url: url}
+	w.t.Cleanup(p.kill)
+	return p
 }
 
 func (p *process) start() {
@@ -106,7 +160,7 @@ func (p *process) start() {
 	p.output = &bytes.Buffer{}
 	p.cmd = exec.Command(p.binary, "worker", "--one-ledger", "--target-allow-private")
 	p.cmd.Env = append(os.Environ(),
-		"MEMD_DATABASE_URL="+p.w.wire.URL, "MEMD_LEDGER="+p.w.Ledger, "MEMD_KMS=emulator:"+p.w.KMS.Address,
+		"MEMD_DATABASE_URL="+p.url, "MEMD_LEDGER="+p.w.Ledger, "MEMD_KMS=emulator:"+p.w.KMS.Address,
 		"MEMD_KMS_TOKEN="+p.w.KMS.Server.Tokens()[kmsemu.Worker], "MEMD_SHREDDER_KMS_TOKEN="+p.w.KMS.Server.Tokens()[kmsemu.Shredder],
 	)
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output

@@ -52,9 +52,9 @@ func (h *hanging) Erase(ctx context.Context, _ eraser.Request) (eraser.Result, e
 // Verify implements eraser.Eraser.
 func (h *hanging) Verify(ctx context.Context, _ eraser.Request) (int64, error) { return h.answer(ctx) }
 
-// hang serves a store that hangs and registers it with a tenant. What it returns
-// calls it.
-func (w *world) hang(t memory.Tenant) (*hanging, erasure.Parts) {
+// hang serves a store that hangs and registers it with a tenant. The parts that it
+// returns call it, bounded as c says.
+func (w *world) hang(t memory.Tenant, c purge.Config) (*hanging, erasure.Parts) {
 	w.t.Helper()
 	h := &hanging{free: make(chan struct{})}
 	handler, err := eraser.Handler(h, eraser.WithToken(targetToken))
@@ -68,17 +68,17 @@ func (w *world) hang(t memory.Tenant) (*hanging, erasure.Parts) {
 	server.Start()
 	w.t.Cleanup(server.Close)
 	pool, kms := w.DB.Pool(node.WorkerRole), w.KMS.Client(w.t, kmsemu.Worker)
-	keys := func(ctx context.Context, tenant memd.TenantNo) (*shred.Keys, error) { return headKeys(ctx, pool, kms, tenant) }
-	caller, err := purge.NewCaller(purge.Config{
-		Keys: func(ctx context.Context, tenant memd.TenantNo, use func(*shred.Keys) error) error {
-			k, err := keys(ctx, tenant)
-			if err != nil {
-				return err
-			}
-			return use(k)
-		},
-		AllowPrivate: true,
-	})
+	keys := func(ctx context.Context, tenant memd.TenantNo) (*shred.Keys, error) {
+		return headKeys(ctx, pool, kms, tenant)
+	}
+	c.AllowPrivate, c.Keys = true, func(ctx context.Context, tenant memd.TenantNo, use func(*shred.Keys) error) error {
+		k, err := keys(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		return use(k)
+	}
+	caller, err := purge.NewCaller(c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestWorker_ASlowTargetHoldsUpItsTenantAlone(t *testing.T) {
 	other := w.Tenant("other", memdtest.Policy())
 	w.addTo(other, said("bob", "s1", "bob"))
 	w.StopWorker()
-	h, parts := w.hang(w.tenant)
+	h, parts := w.hang(w.tenant, purge.Config{})
 	slow := make([]erasure.Job, 2*erasure.Concurrency)
 	for i := range slow {
 		slow[i] = w.ask(w.a, w.tenant, fmt.Sprintf("user%d", i))
@@ -129,4 +129,35 @@ func TestWorker_ASlowTargetHoldsUpItsTenantAlone(t *testing.T) {
 	if n := w.count(`SELECT count(*) FROM memd.erasures WHERE tries > 0`); n != 0 {
 		t.Errorf("waiting for a turn was a failure for %d", n)
 	}
+}
+
+// One request in the hands of two workers: the queue gave it to the second one
+// although the first is still at it. The second lets it be, and it is done once.
+func TestWorker_OneRequestInTwoHands(t *testing.T) {
+	w := newWorld(t)
+	w.add(said("user0", "s1", "words"), said("bob", "b1", "bob"))
+	w.StopWorker()
+	h, parts := w.hang(w.tenant, purge.Config{Erasures: erasure.Concurrency, ErasuresPerTenant: erasure.Concurrency})
+	first := w.ask(w.a, w.tenant, "user0")
+	for i := 1; i < erasure.Concurrency; i++ {
+		w.ask(w.a, w.tenant, fmt.Sprintf("user%d", i))
+	}
+	one, _ := w.workWith(noProvision, parts)
+	w.within(time.Minute, "the first worker has its hands full", func() bool { return h.asked.Load() == erasure.Concurrency })
+	two, _ := w.workWith(noProvision, parts)
+	w.exec(`UPDATE memd_jobs.river_job SET state = 'available', scheduled_at = now() WHERE (args->>'job')::bigint = $1`, first.No)
+	w.within(time.Minute, "the second worker has had it and let it be", func() bool {
+		return w.count(`SELECT count(*) FROM memd_jobs.river_job WHERE (args->>'job')::bigint = $1 AND metadata ? 'snoozes'`, first.No) == 1
+	})
+	if n := h.asked.Load(); n != erasure.Concurrency {
+		t.Errorf("%d calls: both were at it", n)
+	}
+	close(h.free)
+	w.state(first, erasure.StateDone)
+	w.within(time.Minute, "all are reported", func() bool { return one.done.Load()+two.done.Load() >= erasure.Concurrency })
+	if sum := one.done.Load() + two.done.Load(); sum != erasure.Concurrency || one.failed.Load()+two.failed.Load() != 0 {
+		t.Errorf("%d done, %d and %d failed", sum, one.failed.Load(), two.failed.Load())
+	}
+	w.wants(user("user0"))
+	w.wants(user("bob"), "bob")
 }

@@ -13,6 +13,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/memdtest"
+	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/memory"
 )
 
@@ -192,9 +193,10 @@ func TestForget_IsIdempotentByRequestID(t *testing.T) {
 	var first erasure.Report
 	var mu sync.Mutex
 	var group sync.WaitGroup
-	for range 8 { // The first eight come at once.
+	for i := range 8 { // The first eight come at once, by both replicas.
 		group.Go(func() {
-			r, err := w.b.Erasure.ForgetUser(t.Context(), w.caller(), app, "alice", id)
+			srv := []*node.Server{w.a, w.b}[i%2]
+			r, err := srv.Erasure.ForgetUser(t.Context(), w.caller(), app, "alice", id)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || r.State != erasure.StateDone {

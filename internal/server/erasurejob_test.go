@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect/v2"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
@@ -95,6 +96,59 @@ func TestErasure_AsAJob(t *testing.T) {
 	holds, err := second.erasure(auditor).ListHolds(ctx, &memdv1.ListHoldsRequest{Released: true})
 	if err != nil || len(holds.GetHolds()) != 1 || holds.GetHolds()[0].GetReleasedAt() == nil {
 		t.Errorf("%v, %v", holds, err)
+	}
+}
+
+// Requests for one user, by two replicas at once: some are the same request, some
+// are not. All succeed, and those that are the same are told the same.
+func TestForgetUser_AtOnceByTwoReplicas(t *testing.T) {
+	in := setup(t)
+	in.work()
+	replicas := []*instance{in.serve(), in.serve()}
+	acme := in.tenant("acme")
+	_, agent := in.key(acme.No, auth.Agent)
+	_, eraser := in.key(acme.No, auth.Eraser)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	rows := []*memdv1.Row{raw(user("chat", "alice"), "green tea"), raw(user("chat", "bob"), "coffee")}
+	if _, err := replicas[0].memory(agent).Add(ctx, &memdv1.AddRequest{Rows: rows}); err != nil {
+		t.Fatal(err)
+	}
+	same := uuid.NewString()
+	requests := []string{same, same, uuid.NewString(), uuid.NewString(), same, same}
+	reports := make([]*memdv1.Report, len(requests))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, id := range requests {
+		group.Go(func() error {
+			res, err := replicas[i%2].erasure(eraser).ForgetUser(ctx, &memdv1.ForgetUserRequest{
+				App: "chat", UserId: "alice", RequestId: id, Wait: durationpb.New(time.Minute),
+			})
+			reports[i] = res.GetReport()
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range reports {
+		if r.GetState() != memdv1.ErasureState_ERASURE_STATE_DONE || r.GetRequestId() != requests[i] {
+			t.Errorf("%d: %v of %s", i, r.GetState(), r.GetRequestId())
+		}
+		if requests[i] == same && (r.GetSalt() != reports[0].GetSalt() || !r.GetAcceptedAt().AsTime().Equal(reports[0].GetAcceptedAt().AsTime())) {
+			t.Errorf("%d: the same request was told something else", i)
+		}
+	}
+	list, err := replicas[1].erasure(eraser).ListErasures(t.Context(), &memdv1.ListErasuresRequest{})
+	if err != nil || len(list.GetErasures()) != 3 {
+		t.Errorf("%d erasures, %v", len(list.GetErasures()), err)
+	}
+	for _, replica := range replicas {
+		for name, want := range map[string]int{"alice": 0, "bob": 1} {
+			got, err := replica.memory(agent).List(t.Context(), &memdv1.ListRequest{Scope: user("chat", name)})
+			if err != nil || len(got.GetMemories()) != want {
+				t.Errorf("%s has %d memories, %v", name, len(got.GetMemories()), err)
+			}
+		}
 	}
 }
 
