@@ -34,6 +34,7 @@ func (c *benchCmd) Run(ctx context.Context, con *console) (err error) {
 	if err != nil {
 		return err
 	}
+	tuneGarbage(con.Getenv, 0) // as memd serve does
 	figures, err := bench.Run(ctx, bench.Config{
 		Dir: dir, PlainRows: c.PlainRows, Runs: c.Runs, Million: c.Million,
 		Conversations: c.Conversations, Import: importWithThisBinary, Only: c.Only, Log: con.Stderr,

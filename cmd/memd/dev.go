@@ -32,6 +32,7 @@ const curlExample = `  curl -s $MEMD_URL/memd.v1.MemoryService/Add \
 func (c *devCmd) Run(ctx context.Context, con *console) (err error) {
 	began := time.Now()
 	noCoreDumps()
+	tuneGarbage(con.Getenv, 0)
 	embedding, err := c.config(con.Getenv)
 	if err != nil {
 		return err

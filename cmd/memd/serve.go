@@ -18,7 +18,7 @@ type serveCmd struct {
 	embeddingFlags
 	ledgerFlags
 	Listen        string `default:"127.0.0.1:8787" help:"Address of the API. Put TLS in front of anything but this machine."`
-	ResidentBytes int64  `default:"536870912" help:"Memory for the vectors of scopes that are searched, in bytes."`
+	ResidentBytes int64  `default:"536870912" help:"Memory for the vectors of scopes that are searched, in bytes. With garbage, a process takes at most twice that and 256 MiB, unless GOGC or GOMEMLIMIT are set."`
 	ServeMetrics  bool   `help:"Also serve /metrics on the API's address, without an API key."`
 }
 
@@ -30,6 +30,7 @@ func (c *serveCmd) Run(ctx context.Context, con *console) (err error) {
 	if err != nil {
 		return err
 	}
+	tuneGarbage(con.Getenv, c.ResidentBytes)
 	common, flush, err := c.common(ctx, con)
 	if err != nil {
 		return err
