@@ -3,8 +3,11 @@ package memory
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
@@ -19,11 +22,18 @@ FROM memd.scope_head(@tenant, @ref, @known, @since, @premise, @revision::xid[])`
 
 // unchanged reports whether nothing has changed in a scope since the reader's
 // snapshot, and then gives its head to the sink. Otherwise it gives it nothing,
-// and what changed is asked by sync, in a snapshot of its own.
-func unchanged(ctx context.Context, db pg.DB, tenant memd.TenantNo, premise *pg.Premise, a asked, to sink) (bool, error) {
+// and what changed is asked by sync, in a snapshot of its own. It calls meanwhile
+// while the database thinks about it: a batch, unlike a query, is sent without
+// waiting for the answer.
+func unchanged(ctx context.Context, db pg.DB, tenant memd.TenantNo, premise *pg.Premise, a asked, to sink, meanwhile func()) (same bool, err error) {
 	args := pg.Args{"tenant": tenant, "ref": a.ref[:], "known": a.known, "since": a.since}
 	premise.Args(args)
-	rows, err := db.Query(ctx, sqlScopeHead, args)
+	var b pgx.Batch
+	b.Queue(sqlScopeHead, args)
+	answer := db.SendBatch(ctx, &b)
+	defer func() { err = errors.Join(err, answer.Close()) }()
+	meanwhile()
+	rows, err := answer.Query()
 	if err != nil {
 		return false, fmt.Errorf("reading the head of a scope: %w", err)
 	}

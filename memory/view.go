@@ -16,11 +16,12 @@ type view struct {
 	r       *resident
 	subject memd.Number // zero: nobody is known by this ref
 	fenced  bool
-	scanned bool // straight from the database: the scope is too big
+	scanned bool // already: from the database, or ahead of its answer
 }
 
 // refresh syncs all views with one statement. Whoever finds a scope empty
-// fills it while the others wait.
+// fills it while the others wait. A scope that is in memory is scanned while the
+// database answers whether anything has changed; what was found counts if not.
 func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []*view, query []float32, sel selection, top *topK, crowded bool) error {
 	scopes, sinks := make([]asked, len(views)), make([]sink, len(views))
 	fillers := make([]*filler, len(views))
@@ -47,7 +48,13 @@ func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []
 	}
 	err := s.Pool.With(ctx, func(db pg.DB) error {
 		if len(views) == 1 && scopes[0].known != 0 {
-			same, err := unchanged(ctx, db, t.No, t.Premise, scopes[0], fillers[0])
+			ahead, done := *top, false
+			same, err := unchanged(ctx, db, t.No, t.Premise, scopes[0], fillers[0], func() {
+				done = views[0].scan(k, query, sel, s.Clock.Now(), &ahead, 0) == nil
+			})
+			if same && done {
+				*top, views[0].scanned = ahead, true
+			}
 			if same || err != nil {
 				return err
 			}
