@@ -117,6 +117,7 @@ func (e *exam) args() pg.Args {
 const (
 	sqlCountHead = `SELECT count(*) FROM (`
 	sqlCountTail = `) AS found`
+	sqlCountSome = ` LIMIT @limit) AS found`
 	sqlNameHead  = `SELECT found.name, found.id FROM (`
 	sqlNameTail  = `) AS found LIMIT @limit`
 )

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
@@ -43,6 +44,9 @@ SELECT string_agg(get_raw_page(@name, 'main', g::bigint), ''::bytea ORDER BY g) 
 SELECT coalesce(pg_read_binary_file(pg_relation_filepath(@oid::bigint::oid::regclass) || @segment, @offset, @bytes, true), '')`
 )
 
+// sqlPageOf finds the page of one row: to come by it takes long in a large table.
+const sqlPageOf = `SELECT (ctid::text::point)[0]::bigint FROM memd.memories WHERE tenant_no = @tenant AND memory_id = @id`
+
 const (
 	pageBytes    = 8192
 	pagesAtOnce  = 128
@@ -75,8 +79,9 @@ type residue struct {
 }
 
 // searchPages looks for nonces in the raw pages of the content's tables: in all
-// of them, or until any is found.
-func (v *Verifier) searchPages(ctx context.Context, nonces []byte, any bool) (residue, error) {
+// that the budget allows, or until any is found, and then first in the page of a
+// memory, if one is given.
+func (v *Verifier) searchPages(ctx context.Context, e *exam, nonces []byte, any bool, memory ...uuid.UUID) (residue, error) {
 	var out residue
 	set := newNonceSet(nonces)
 	err := v.c.Pages.With(ctx, func(db pg.DB) error {
@@ -99,9 +104,24 @@ func (v *Verifier) searchPages(ctx context.Context, nonces []byte, any bool) (re
 		if err != nil {
 			return err
 		}
-		left := v.c.Budget.PageBytes / pageBytes
 		for _, r := range relations {
-			n, read, err := searchRelation(ctx, db, r, inspect, set, left, any)
+			if len(memory) == 0 || r.table != "memories" || r.kind != "r" {
+				continue
+			}
+			var page int64
+			err := db.QueryRow(ctx, sqlPageOf, pg.Args{"tenant": e.Tenant, "id": memory[0]}).Scan(&page)
+			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			n, _, err := searchRelation(ctx, db, r, inspect, set, page, 1, true)
+			if err != nil || n > 0 {
+				out.hits += n
+				return err
+			}
+		}
+		left := v.budget(e).PageBytes / pageBytes
+		for _, r := range relations {
+			n, read, err := searchRelation(ctx, db, r, inspect, set, 0, left, any)
 			if err != nil || any && n > 0 {
 				out.hits += n
 				return err
@@ -125,9 +145,10 @@ func (v *Verifier) searchPages(ctx context.Context, nonces []byte, any bool) (re
 	return out, err
 }
 
-func searchRelation(ctx context.Context, db pg.DB, r relation, inspect bool, set *nonceSet, limit int64, any bool) (hits, read int64, err error) {
-	pages := min(r.size/pageBytes, limit)
-	for first := int64(0); first < pages && (!any || hits == 0); {
+// searchRelation looks at no more pages than limit, beginning with one of them.
+func searchRelation(ctx context.Context, db pg.DB, r relation, inspect bool, set *nonceSet, first, limit int64, any bool) (hits, read int64, err error) {
+	pages := min(r.size/pageBytes, first+limit)
+	for first < pages && (!any || hits == 0) {
 		last := min(first+pagesAtOnce, pages, first-first%segmentPages+segmentPages)
 		var raw []byte
 		if inspect {
@@ -180,11 +201,15 @@ func (s *nonceSet) count(raw []byte) (n int64) {
 }
 
 // drawResidue shows that the search finds nonces while their rows are there.
-func (v *Verifier) drawResidue(ctx context.Context, d *drawn, before map[string]int64) error {
+func (v *Verifier) drawResidue(ctx context.Context, e *exam, d *drawn, before map[string]int64) error {
 	if v.c.Pages == nil || len(d.Nonces) == 0 {
 		return nil
 	}
-	found, err := v.searchPages(ctx, d.Nonces, true)
+	memories, err := v.targetMemories(ctx, e)
+	if err != nil {
+		return err
+	}
+	found, err := v.searchPages(ctx, e, d.Nonces, true, memories...)
 	if errors.Is(err, errDenied) {
 		return nil
 	}
@@ -195,7 +220,7 @@ func (v *Verifier) drawResidue(ctx context.Context, d *drawn, before map[string]
 // checkResidue counts what is left of deleted rows in raw pages: sealed bytes
 // whose key is gone, until a vacuum and a rewrite. That is a number to be told,
 // not a failure.
-func (v *Verifier) checkResidue(ctx context.Context, before map[string]int64, d *drawn) (memd.Check, error) {
+func (v *Verifier) checkResidue(ctx context.Context, e *exam, before map[string]int64, d *drawn) (memd.Check, error) {
 	began := time.Now()
 	switch {
 	case v.c.Pages == nil:
@@ -203,7 +228,7 @@ func (v *Verifier) checkResidue(ctx context.Context, before map[string]int64, d 
 	case d == nil || len(d.Nonces) == 0:
 		return notRun(CheckResidue, reasonNothing, before[CheckResidue]), nil
 	}
-	found, err := v.searchPages(ctx, d.Nonces, false)
+	found, err := v.searchPages(ctx, e, d.Nonces, false)
 	if errors.Is(err, errDenied) {
 		return notRun(CheckResidue, reasonNoRight, before[CheckResidue]), nil
 	}

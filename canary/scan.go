@@ -30,6 +30,24 @@ type Budget struct {
 // DefaultBudget is what a Config without one has.
 var DefaultBudget = Budget{Rows: 250_000, Bytes: 512 << 20, Time: 10 * time.Second, PageBytes: 256 << 20}
 
+// brief is the most that a search takes which somebody waits for: whoever asked
+// for an erasure waits until its keys are destroyed and everything was verified
+// once, and for the last look nobody does. It bounds rows and pages more than
+// time, so that a store is searched as far on any machine.
+var brief = Budget{Rows: 10_000, Bytes: 64 << 20, Time: 10 * time.Second, PageBytes: 8 << 20}
+
+// budget is what a search of an examination may take.
+func (v *Verifier) budget(e *exam) Budget {
+	b := v.c.Budget
+	if e.Final {
+		return b
+	}
+	return Budget{
+		Rows: min(b.Rows, brief.Rows), Bytes: min(b.Bytes, brief.Bytes),
+		Time: min(b.Time, brief.Time), PageBytes: min(b.PageBytes, brief.PageBytes),
+	}
+}
+
 // spending is a Budget under way.
 type spending struct {
 	rows, bytes int64

@@ -37,7 +37,8 @@ type Config struct {
 	// LogFiles are searched for ids of users and sessions. Without any, logs are
 	// not checked.
 	LogFiles []string
-	// Budget bounds each search; fields that are zero are DefaultBudget's.
+	// Budget bounds each search of the last look; fields that are zero are
+	// DefaultBudget's. The looks before take less, see brief.
 	Budget Budget
 	// Clock dates the draw. The system's if nil.
 	Clock memd.Clock
@@ -140,7 +141,7 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 			return memd.Probes{}, err
 		}
 	}
-	if err := v.drawResidue(ctx, &d, before); err != nil {
+	if err := v.drawResidue(ctx, e, &d, before); err != nil {
 		return memd.Probes{}, err
 	}
 	p.Sealed, err = v.seal(ctx, e, &d)
@@ -182,7 +183,7 @@ func (v *Verifier) Verify(ctx context.Context, examination memd.Examination, p m
 	if err != nil {
 		return nil, err
 	}
-	residue, err := v.checkResidue(ctx, p.Before, d)
+	residue, err := v.checkResidue(ctx, e, p.Before, d)
 	if err != nil {
 		return nil, err
 	}
