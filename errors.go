@@ -47,6 +47,10 @@ var (
 	// ErrSessionChanged: the session was written to since the caller read it.
 	// Read it again and decide again.
 	ErrSessionChanged = errors.New("session has changed since it was read")
+	// ErrStateFull: a session, user or app would have more state than MaxStateKeys
+	// or MaxStateOfOwner. Replace values with smaller ones, or keep them in
+	// artifacts.
+	ErrStateFull = errors.New("owner would have too much state")
 	// ErrRequestReused: a request id came again with different contents.
 	ErrRequestReused = errors.New("request id was used for another request")
 	// ErrTooManyContributions: a derived row would draw on more than
@@ -64,6 +68,9 @@ var (
 	ErrEmbedderUnavailable = errors.New("embedder is unavailable")
 	// ErrDatabaseBusy: no database connection became free in time. Temporary.
 	ErrDatabaseBusy = errors.New("no database connection in time")
+	// ErrTooManyStreams: this process streams as many artifacts as it may at once.
+	// Temporary.
+	ErrTooManyStreams = errors.New("too many artifact streams at once")
 	// ErrDatabaseUnavailable: the database could not be reached, or gave up on
 	// the statement, or this process's lease in it has ended. Temporary.
 	ErrDatabaseUnavailable = errors.New("database is unavailable")
@@ -108,7 +115,7 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 // changing anything. It asks the whole chain.
 func Transient(err error) bool {
 	for _, t := range []error{
-		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack,
+		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrTooManyStreams, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack,
 	} {
 		if errors.Is(err, t) {
 			return true

@@ -38,6 +38,12 @@ const (
 	// and MaxStateBytes the size of them all.
 	MaxStateChanges = 1024
 	MaxStateBytes   = 4 << 20
+	// MaxStateKeys and MaxStateOfOwner bound the state of one owner, a session, a
+	// user or an app, in entries and in bytes of all of them sealed: three owners
+	// and what is read of events fit into MaxReadBytes. Writes under way at the
+	// same time may go beyond them by what they write.
+	MaxStateKeys    = 10_000
+	MaxStateOfOwner = 16 << 20
 	// MaxIDBytes is the length of a user, session, event or app id.
 	MaxIDBytes = 512
 	// MaxBatchBytes is the size of one request message.

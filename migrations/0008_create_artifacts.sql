@@ -85,10 +85,9 @@ CREATE VIEW memd.artifact_owners AS
 -- The month of a session's content: its head's, and of a session without one,
 -- that of its admission, so that artifacts never outlive the rest of it.
 CREATE VIEW memd.content_months AS
-  SELECT x.tenant_no, x.subject_no, x.session_no, coalesce(h.month,
-    ((extract(year FROM s.since AT TIME ZONE 'UTC') - 1970) * 12 + extract(month FROM s.since AT TIME ZONE 'UTC'))::integer) AS month
+  SELECT x.tenant_no, x.subject_no, x.session_no,
+    coalesce(h.month, memd.month_of(coalesce(x.first_source_time, x.admitted_at))) AS month
   FROM memd.sessions x
-  CROSS JOIN LATERAL (SELECT coalesce(x.first_source_time, x.admitted_at) AS since) s
   LEFT JOIN memd.session_heads h ON h.tenant_no = x.tenant_no AND h.subject_no = x.subject_no AND h.session_no = x.session_no;
 GRANT SELECT ON memd.artifact_owners, memd.content_months TO memd_app, memd_worker;
 

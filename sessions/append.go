@@ -19,7 +19,7 @@ import (
 const sqlAppendEvents = `
 SELECT seq, appended_at, fresh FROM memd.append_events(@tenant, @subject, @session, @app, @impersonal, @seen, @now,
   @digests::bytea[], @times::timestamptz[], @sealed::bytea[],
-  @events::int[], @kinds::smallint[], @keys::bytea[], @key_times::timestamptz[], @values::bytea[])`
+  @events::int[], @kinds::smallint[], @keys::bytea[], @values::bytea[])`
 
 const sqlMonth = `
 SELECT month FROM memd.session_heads WHERE tenant_no = @tenant AND subject_no = @subject AND session_no = @session`
@@ -153,16 +153,20 @@ func (s *Service) prepare(id ID, events []Event, out []Position) (batch []Event,
 // resolve finds a session's numbers, month and keys. memd.ErrNotFound is one
 // that is not there, for whatever reason.
 func (s *Service) resolve(ctx context.Context, db pg.DB, k *shred.Keys, id ID) (*sealers, error) {
-	found, err := s.Directory.Find(ctx, db, k, []provenance.Want{{Scope: id.scope(), Session: id.SessionID}})
-	if err != nil {
-		return nil, err
+	by := &sealers{k: k, ref: provenance.RefOf(k, id.scope())}
+	by.session = k.SessionRef(by.ref, id.SessionID)
+	var ok bool
+	if by.of, ok = s.Directory.Cached(k.Tenant(), by.ref, by.session); !ok {
+		found, err := s.Directory.Find(ctx, db, k, []provenance.Want{{Scope: id.scope(), Session: id.SessionID}})
+		if err != nil {
+			return nil, err
+		}
+		by.of = found[0]
 	}
-	by := &sealers{k: k, of: found[0]}
 	if !by.of.Subject.Valid() || !by.of.Session.Valid() {
 		return nil, memd.ErrNotFound
 	}
 	key := monthKey{k.Tenant(), by.of}
-	var ok bool
 	if by.month, ok = s.months.Get(key); !ok {
 		err := db.QueryRow(ctx, sqlMonth, pg.Args{"tenant": k.Tenant(), "subject": by.of.Subject, "session": by.of.Session}).Scan(&by.month)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -173,6 +177,7 @@ func (s *Service) resolve(ctx context.Context, db pg.DB, k *shred.Keys, id ID) (
 		}
 		s.months.Add(key, by.month)
 	}
+	var err error
 	if by.content, err = k.Content(by.month, by.of.Subject, by.of.Session); err != nil {
 		return nil, fmt.Errorf("deriving a session's key: %w", err)
 	}
@@ -185,7 +190,7 @@ func (s *Service) append(ctx context.Context, db pg.DB, k *shred.Keys, id ID, ba
 		return err
 	}
 	if len(batch) == 1 && batch[0].plain() {
-		if p, done, err := s.appendOne(ctx, db, by, id, &batch[0], seen); done || err != nil {
+		if p, done, err := s.appendOne(ctx, db, by, &batch[0], seen); done || err != nil {
 			if done {
 				result(0, p)
 			}
@@ -208,7 +213,7 @@ func (s *Service) append(ctx context.Context, db pg.DB, k *shred.Keys, id ID, ba
 		if err != nil {
 			return fmt.Errorf("sealing an event: %w", err)
 		}
-		if err := changes.add(by, i+1, times[i], e.StateDelta); err != nil {
+		if err := changes.add(by, i+1, e.StateDelta); err != nil {
 			return inEvent(i, err)
 		}
 	}
@@ -216,7 +221,7 @@ func (s *Service) append(ctx context.Context, db pg.DB, k *shred.Keys, id ID, ba
 		"tenant": k.Tenant(), "subject": by.of.Subject, "session": by.of.Session,
 		"app": optionalNumber(by.app), "impersonal": by.writer == 0, "seen": optional(seen), "now": s.Clock.Now(),
 		"digests": digests, "times": times, "sealed": sealed,
-		"events": changes.events, "kinds": changes.kinds, "keys": changes.keys, "key_times": changes.times, "values": changes.values,
+		"events": changes.events, "kinds": changes.kinds, "keys": changes.keys, "values": changes.values,
 	})
 	if err != nil {
 		return fmt.Errorf("appending events: %w", err)

@@ -9,12 +9,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"forgettable.dev/memd/internal/pg"
-	"forgettable.dev/memd/provenance"
 	"forgettable.dev/memd/shred"
 )
 
 const sqlAppendEvent = `
-SELECT seq, appended_at FROM memd.append_event(@tenant, @ref, @subject, @session, @seen, @now, @digest, @source, @sealed)`
+SELECT memd.append_event(@tenant, @ref, @session_ref, @subject, @session, @seen, @now, @digest, @source, @sealed)`
 
 // plain events change no state that is kept.
 func (e *Event) plain() bool {
@@ -29,19 +28,19 @@ func (e *Event) plain() bool {
 // appendOne appends a plain event to a session that is as the caller has seen
 // it, in half the time that append takes. It is not done when the event is
 // there, or the session has changed or gone: append tells them apart.
-func (s *Service) appendOne(ctx context.Context, db pg.DB, by *sealers, id ID, e *Event, seen time.Time) (p Position, done bool, err error) {
+func (s *Service) appendOne(ctx context.Context, db pg.DB, by *sealers, e *Event, seen time.Time) (p Position, done bool, err error) {
 	digest := digestEvent(by.content, e.ID)
 	sealed, err := by.content.SealFast(e.encode(), shred.AADEvent(by.k.Tenant(), by.of.Subject, by.of.Session, digest))
 	if err != nil {
 		return p, false, fmt.Errorf("sealing an event: %w", err)
 	}
-	ref := provenance.RefOf(by.k, id.scope())
+	now := s.Clock.Now()
 	var seq *int64
-	var at *time.Time
 	err = db.QueryRow(ctx, sqlAppendEvent, pg.Args{
-		"tenant": by.k.Tenant(), "ref": ref[:], "subject": by.of.Subject, "session": by.of.Session,
-		"seen": optional(seen), "now": s.Clock.Now(), "digest": digest[:], "source": optional(e.Time), "sealed": sealed,
-	}).Scan(&seq, &at)
+		"tenant": by.k.Tenant(), "ref": by.ref[:], "session_ref": by.session[:],
+		"subject": by.of.Subject, "session": by.of.Session,
+		"seen": optional(seen), "now": now, "digest": digest[:], "source": optional(e.Time), "sealed": sealed,
+	}).Scan(&seq)
 	switch {
 	case isThere(err):
 		return p, false, nil
@@ -50,7 +49,7 @@ func (s *Service) appendOne(ctx context.Context, db pg.DB, by *sealers, id ID, e
 	case seq == nil:
 		return p, false, nil
 	}
-	return Position{EventID: e.ID, Seq: *seq, AppendedAt: at.UTC(), Status: StatusStored}, true, nil
+	return Position{EventID: e.ID, Seq: *seq, AppendedAt: now, Status: StatusStored}, true, nil
 }
 
 // isThere: an event of that id, or that place in the session, is taken. The

@@ -17,7 +17,7 @@ import (
 )
 
 const sqlCreateSession = `
-SELECT memd.create_session(@tenant, @subject, @session, @name, @month, @app, @impersonal, @now,
+SELECT memd.create_session(@tenant, @subject, @session, @app, @impersonal, @now,
   @kinds::smallint[], @keys::bytea[], @values::bytea[])`
 
 const sqlEnsureMonth = `SELECT memd.ensure_event_month(@month)`
@@ -84,11 +84,11 @@ func (s *Service) create(ctx context.Context, db pg.DB, k *shred.Keys, id ID, mo
 		return fmt.Errorf("deriving a session's key: %w", err)
 	}
 	e := emptyEntries()
-	if err := e.add(by, 0, &now, state); err != nil {
+	if err := e.add(by, 0, state); err != nil {
 		return err
 	}
 	_, err = db.Exec(ctx, sqlCreateSession, pg.Args{
-		"tenant": k.Tenant(), "subject": by.of.Subject, "session": by.of.Session, "name": id.App, "month": month,
+		"tenant": k.Tenant(), "subject": by.of.Subject, "session": by.of.Session,
 		"app": optionalNumber(by.app), "impersonal": by.writer == 0, "now": now,
 		"kinds": e.kinds, "keys": e.keys, "values": e.values,
 	})

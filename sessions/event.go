@@ -142,7 +142,7 @@ func (e *Event) validate(now time.Time) error {
 		return invalid("author", "is required: \"user\", or the agent's name")
 	case e.size() > memd.MaxEventBytes:
 		return invalid("content", "and the rest of the event are larger than %d bytes", memd.MaxEventBytes)
-	case e.Content != "" && !json.Valid([]byte(e.Content)):
+	case e.Content != "" && !validJSON(e.Content):
 		return invalid("content", "must be JSON")
 	}
 	if err := validateRest("actions", e.Actions, "state_delta", "stateDelta"); err != nil {

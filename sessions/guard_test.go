@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/sessions"
 )
 
 // hand writes SQL as the application's role: nothing of memd's own stands
@@ -41,105 +45,208 @@ func (h *hand) state(sql string) string {
 	return e.Code
 }
 
-// writes are the statements by which anything of a session could be written.
+// writes are the calls by which a session is written, and what each writes.
 func writes(b *bundle, of memd.Contribution, n int) map[string]string {
-	month := b.count(`SELECT month FROM memd.session_heads LIMIT 1`)
 	app := b.count(`SELECT app_no FROM memd.app_state LIMIT 1`)
-	t, s, x := b.tenant.No, of.Subject, of.Session
 	digests := 0
-	next := func() string { digests++; return fmt.Sprintf(`'\x%032x'`, 100*n+digests) }
-	digest, another, third, fourth := next(), next(), next(), next()
+	next := func() string { digests++; return fmt.Sprintf(`'\x%032x'::bytea`, 100*n+digests) }
 	return map[string]string{
-		"head": fmt.Sprintf(`INSERT INTO memd.session_heads (tenant_no, subject_no, session_no, app, month, created_at, updated_at)
-			VALUES (%d, %d, %d, 'app', %d, now(), now()) ON CONFLICT (tenant_no, subject_no, session_no) DO UPDATE SET updated_at = now()`, t, s, x, month),
-		"event":                     fmt.Sprintf(`INSERT INTO memd.session_events VALUES (%d, %d, %d, %d, %d, %s, now(), now(), '\x00')`, t, s, x, month, 1000+n, digest),
-		"session state":             fmt.Sprintf(`INSERT INTO memd.session_state VALUES (%d, %d, %d, %d, %s, now(), now(), '\x00')`, t, s, x, month, digest),
-		"change of session state":   fmt.Sprintf(`UPDATE memd.session_state SET sealed = '\x01' WHERE tenant_no = %d AND subject_no = %d AND session_no = %d`, t, s, x),
-		"user state":                fmt.Sprintf(`INSERT INTO memd.user_state VALUES (%d, %d, %s, now(), now(), '\x00')`, t, s, digest),
-		"change of user state":      fmt.Sprintf(`UPDATE memd.user_state SET sealed = '\x01' WHERE tenant_no = %d AND subject_no = %d`, t, s),
-		"app state":                 fmt.Sprintf(`INSERT INTO memd.app_state VALUES (%d, %d, %s, %d, now(), now(), '\x00')`, t, app, digest, s),
-		"app state of another name": fmt.Sprintf(`UPDATE memd.app_state SET contributor_no = NULL WHERE tenant_no = %d AND contributor_no = %d`, t, s),
-		"append": fmt.Sprintf(`SELECT memd.append_events(%d, %d, %d, NULL, true, NULL, now(), ARRAY[%s::bytea], ARRAY[now()], ARRAY['\x00'::bytea], '{}', '{}', '{}', '{}', '{}')`,
-			t, s, x, another),
-		"append one": fmt.Sprintf(`SELECT memd.append_event(%d, (SELECT user_ref FROM memd.live_subjects WHERE subject_no = %[2]d), %[2]d, %[3]d, NULL, now(), %[4]s, now(), '\x00')`, t, s, x, fourth),
-		"append with state": fmt.Sprintf(`SELECT memd.append_events(%d, %d, %d, %d, false, NULL, now(), ARRAY[%s::bytea], ARRAY[now()], ARRAY['\x00'::bytea],
-			'{1,1,1}', '{1,2,3}', ARRAY[%[5]s, %[5]s, %[5]s]::bytea[], ARRAY[now(), now(), now()], ARRAY['\x00', '\x00', '\x00']::bytea[])`, t, s, x, app, third),
-		"create": fmt.Sprintf(`SELECT memd.create_session(%d, %d, %d, 'app', %d, NULL, true, now(), '{}', '{}', '{}')`, t, s, x, month),
+		"append one":  appendOne(of, next()),
+		"append many": appendMany(b, of, next(), next()),
+		"append with state": fmt.Sprintf(`SELECT memd.append_events(%d, %d, %d, %d, false, NULL, now(), ARRAY[%s], ARRAY[now()], ARRAY['\x00'::bytea],
+			'{1,1,1}', '{1,2,3}', ARRAY[%[5]s, %[5]s, %[5]s], ARRAY['\x00', '\x00', '\x00']::bytea[])`, b.tenant.No, of.Subject, of.Session, app, next()),
+		"create": createByHand(b, of),
 	}
 }
 
-// TestGuard_NoWritePastAFence tries every statement, for a user who is fenced
-// and for a session whose content was deleted. The same for a neighbour goes
-// through.
+// appendOne, appendMany and createByHand are calls by hand. appendOne writes
+// nothing, and does not fail, where the guard refuses.
+func appendOne(of memd.Contribution, digest string) string {
+	return fmt.Sprintf(`SELECT memd.append_event(h.tenant_no, h.user_ref, h.session_ref, h.subject_no, h.session_no, NULL, clock_timestamp(), %s, now(), '\x00')
+		FROM memd.session_heads h WHERE (h.subject_no, h.session_no) = (%d, %d)`, digest, of.Subject, of.Session)
+}
+
+func appendMany(b *bundle, of memd.Contribution, digests ...string) string {
+	n := len(digests)
+	return fmt.Sprintf(`SELECT memd.append_events(%d, %d, %d, NULL, true, NULL, now(), ARRAY[%s], array_fill(now(), ARRAY[%d]), array_fill('\x00'::bytea, ARRAY[%[5]d]), '{}', '{}', '{}', '{}')`,
+		b.tenant.No, of.Subject, of.Session, strings.Join(digests, ", "), n)
+}
+
+func createByHand(b *bundle, of memd.Contribution) string {
+	return fmt.Sprintf(`SELECT memd.create_session(%d, %d, %d, NULL, true, now(), '{}', '{}', '{}')`, b.tenant.No, of.Subject, of.Session)
+}
+
+// TestGuard_NoWritePastAFence tries every call, for a user who is fenced and for
+// a session whose content was deleted. The same for a neighbour goes through.
 func TestGuard_NoWritePastAFence(t *testing.T) {
 	b := full(t)
 	ada, bob := b.number(id("ada", "s1")), b.number(id("bob", "s1"))
 	dead := b.number(id("bob", "s2"))
-	ada2 := b.number(id("ada", "s2"))
 	b.fence("ada")
 	b.buryContent(id("bob", "s2"))
 	h := b.hand(t)
-	for name, sql := range writes(b, ada, 1) {
-		if got := h.state(sql); got != "MD001" {
-			t.Errorf("fenced, %s: %q, want MD001", name, got)
+	for name, tc := range map[string]struct {
+		of   memd.Contribution
+		want string
+		row  int64
+	}{
+		"fenced": {ada, "MD001", 0}, "deleted": {dead, "MD002", 0}, "a neighbour": {bob, "", 1},
+	} {
+		for call, sql := range writes(b, tc.of, int(tc.of.Subject)) {
+			before, want := b.everything(), tc.want
+			switch {
+			case call == "append one":
+				want = "" // it leaves saying why to append_events
+			case call == "create" && want == "":
+				want = "23505"
+			}
+			if got := h.state(sql); got != want {
+				t.Errorf("%s, %s: %q, want %q", name, call, got, want)
+			}
+			if wrote := b.everything() != before; wrote != (tc.want == "" && call != "create") {
+				t.Errorf("%s, %s: wrote %v", name, call, wrote)
+			}
 		}
 	}
-	for name, sql := range writes(b, dead, 2) {
-		want := "MD002"
-		switch name {
-		case "user state", "change of user state", "app state", "app state of another name":
-			want = "" // the user's and the app's, not the session's
+	for call, want := range map[string]string{"append one": "", "append many": "MD007", "create": "MD007"} {
+		before := b.everything()
+		if got := h.state(`BEGIN ISOLATION LEVEL REPEATABLE READ; ` + writes(b, bob, 9)[call] + `; COMMIT`); got != want || b.everything() != before {
+			t.Errorf("repeatable read, %s: %q", call, got)
 		}
-		if got := h.state(sql); got != want {
-			t.Errorf("deleted, %s: %q, want %q", name, got, want)
-		}
+		h.state(`ROLLBACK`)
 	}
-	for name, sql := range writes(b, bob, 3) {
-		want := ""
-		if name == "create" {
-			want = "23505"
-		}
-		if got := h.state(sql); got != want {
-			t.Errorf("a neighbour, %s: %q, want %q", name, got, want)
-		}
-	}
-	// In one statement with a neighbour's rows, and in another isolation level.
-	both := fmt.Sprintf(`INSERT INTO memd.session_events SELECT %d, u.s, u.x, month, 5000, '\x%032x', now(), now(), '\x00'
-		FROM (VALUES (%d::bigint, %d::bigint), (%d, %d)) AS u (s, x), (SELECT month FROM memd.session_heads LIMIT 1) m`,
-		b.tenant.No, 9, bob.Subject, bob.Session, ada2.Subject, ada2.Session)
-	if got := h.state(both); got != "MD001" {
-		t.Errorf("beside a neighbour's: %q", got)
-	}
-	if got := h.state(`BEGIN ISOLATION LEVEL REPEATABLE READ; ` + writes(b, bob, 4)["event"]); got != "MD007" {
-		t.Errorf("repeatable read: %q", got)
-	}
-	h.state(`ROLLBACK`)
 }
 
-// TestGuard_NoWayAround: no right on a partition, none to delete or to move rows,
-// none to make partitions without end.
+// everything is a digest of all content of sessions.
+func (b *bundle) everything() string {
+	b.t.Helper()
+	var sum string
+	b.must(b.root.With(b.ctx(), func(db pg.DB) error {
+		return db.QueryRow(b.ctx(), `SELECT md5(concat(
+			(SELECT string_agg(x::text, ';' ORDER BY x) FROM memd.session_heads x), (SELECT string_agg(x::text, ';' ORDER BY x) FROM memd.session_events x),
+			(SELECT string_agg(x::text, ';' ORDER BY x) FROM memd.session_state x), (SELECT string_agg(x::text, ';' ORDER BY x) FROM memd.user_state x),
+			(SELECT string_agg(x::text, ';' ORDER BY x) FROM memd.app_state x)))`).Scan(&sum)
+	}))
+	return sum
+}
+
+// TestGuard_NoWayAround: no right to write but by the functions, none on a
+// partition, none to make partitions without end.
 func TestGuard_NoWayAround(t *testing.T) {
 	b := full(t)
 	month := b.count(`SELECT month FROM memd.session_heads LIMIT 1`)
 	h := b.hand(t)
 	for sql, want := range map[string]string{
-		fmt.Sprintf(`INSERT INTO memd.session_events_%d VALUES (1, 1, 1, %d, 1, '\x%032x', now(), now(), '\x00')`, month, month, 1): "42501",
-		fmt.Sprintf(`SELECT * FROM memd.session_events_%d`, month):                                                                  "42501",
-		`DELETE FROM memd.session_events`:                                        "42501",
+		`INSERT INTO memd.session_heads SELECT * FROM memd.session_heads`:        "42501",
+		`INSERT INTO memd.session_events SELECT * FROM memd.session_events`:      "42501",
+		`INSERT INTO memd.session_state SELECT * FROM memd.session_state`:        "42501",
+		`INSERT INTO memd.user_state SELECT * FROM memd.user_state`:              "42501",
+		`INSERT INTO memd.app_state SELECT * FROM memd.app_state`:                "42501",
+		`UPDATE memd.session_heads SET updated_at = now()`:                       "42501",
 		`UPDATE memd.session_events SET sealed = '\x00'`:                         "42501",
-		`UPDATE memd.session_heads SET month = 1`:                                "42501",
-		`UPDATE memd.user_state SET subject_no = 1`:                              "42501",
+		`UPDATE memd.session_state SET sealed = '\x00'`:                          "42501",
+		`UPDATE memd.user_state SET sealed = '\x00'`:                             "42501",
+		`UPDATE memd.app_state SET contributor_no = NULL`:                        "42501",
+		`DELETE FROM memd.session_events`:                                        "42501",
+		`TRUNCATE memd.session_events`:                                           "42501",
+		`SELECT FROM memd.session_heads FOR UPDATE`:                              "42501",
+		fmt.Sprintf(`INSERT INTO memd.session_events_%d DEFAULT VALUES`, month):  "42501",
+		fmt.Sprintf(`SELECT * FROM memd.session_events_%d`, month):               "42501",
 		`SELECT memd.put_state(1, 1, 1, 1, 1, 1, now(), '{}', '{}', '{}', '{}')`: "42501",
+		`SELECT memd.enter_content(1, 1, 1, 1, now())`:                           "42501",
 		`SELECT memd.guard_content('{}', '{}', '{}', '{}')`:                      "42501",
 		`SELECT memd.ensure_event_month(1)`:                                      "22023",
 		fmt.Sprintf(`SELECT memd.ensure_event_month(%d)`, month+121):             "22023",
 		fmt.Sprintf(`SELECT memd.ensure_event_month(%d)`, month):                 "",
 		`DROP TABLE memd.session_events`:                                         "42501",
-		`ALTER TABLE memd.session_events DISABLE TRIGGER guard_insert`:           "42501",
 		`SET ROLE memd_worker`:                                                   "42501",
 	} {
 		if got := h.state(sql); got != want {
 			t.Errorf("%s: %q, want %q", sql, got, want)
 		}
+	}
+}
+
+// TestGuard_WhatTheServiceWouldNotSay: calls by hand with what the service never
+// sends. ada was erased and is back, so words of hers need a time from after that.
+func TestGuard_WhatTheServiceWouldNotSay(t *testing.T) {
+	b := full(t)
+	gone := b.number(id("ada", "s1"))
+	lift := b.fence("ada")
+	b.deleteAll(memd.Contribution{Subject: gone.Subject})
+	b.sudo(`UPDATE memd.subjects SET retired_at = now() WHERE subject_no = $1`, gone.Subject)
+	lift()
+	b.clock.advance(time.Second)
+	b.create(id("ada", "s3"), nil)
+	b.create(sessions.ID{App: "other", UserID: "eve", SessionID: "s1"}, map[string]string{"app:k": `1`})
+	ada, bob, bobs := b.number(id("ada", "s3")), b.number(id("bob", "s1")), b.admit(id("bob", "unmade"))
+	app := b.count(`SELECT subject_no FROM memd.subjects WHERE kind = 2 AND app = 'app'`)
+	other := b.count(`SELECT subject_no FROM memd.subjects WHERE kind = 2 AND app = 'other'`)
+	h := b.hand(t)
+	late := func(app any, times, events, kinds string) string {
+		const digest = `'\x0123456789abcdef0123456789abcdef'::bytea`
+		return fmt.Sprintf(`SELECT memd.append_events(%d, %d, %d, %v, false, NULL, now(), ARRAY[%s, '\xff0123456789abcdef0123456789abcd'], %s,
+			ARRAY['\x00', '\x00']::bytea[], '%s', '%s', ARRAY[%[5]s, %[5]s], ARRAY['\x00', '\x00']::bytea[])`,
+			b.tenant.No, ada.Subject, ada.Session, app, digest, times, events, kinds)
+	}
+	create := func(of memd.Contribution, app any, at string) string {
+		return fmt.Sprintf(`SELECT memd.create_session(%d, %d, %d, %v, false, %s, '{3}', ARRAY['\x0123456789abcdef0123456789abcdef'::bytea], ARRAY['\x00'::bytea])`,
+			b.tenant.No, of.Subject, of.Session, app, at)
+	}
+	const now, old = `now() + interval '1 minute'`, `now() - interval '1 hour'`
+	for name, tc := range map[string]struct{ sql, want string }{
+		"an event from before among new ones": {late("NULL", `ARRAY[`+now+`, `+old+`]`, "{1,1}", "{1,2}"), "MD005"},
+		"an event without a time":             {late("NULL", `ARRAY[`+now+`, NULL]`, "{1,1}", "{1,2}"), "MD012"},
+		"fewer times than events":             {late("NULL", `ARRAY[`+now+`]`, "{1,2}", "{1,2}"), "22023"},
+		"times that begin elsewhere":          {late("NULL", `('[5:6]={"' || `+now+` || '","' || `+now+` || '"}')::timestamptz[]`, "{1,2}", "{1,2}"), ""},
+		"state of an event that is not there": {late("NULL", `ARRAY[`+now+`, `+now+`]`, "{0,7}", "{1,2}"), ""},
+		"state of somebody else for the app":  {late(int64(bob.Subject), `ARRAY[`+now+`, `+now+`]`, "{1,1}", "{1,3}"), "MD006"},
+		"state of another app":                {late(other, `ARRAY[`+now+`, `+now+`]`, "{1,1}", "{1,3}"), "MD006"},
+		"one event from before":               {strings.Replace(appendOne(ada, `'\x0123456789abcdef0123456789abcdee'`), "now()", old, 1), ""},
+		"a session of the own scope":          {create(memd.Contribution{Subject: bob.Subject, Session: memd.OwnScope}, app, "now()"), "MD006"},
+		"a session of an app":                 {create(memd.Contribution{Subject: memd.Number(app), Session: memd.OwnScope}, app, "now()"), "MD006"},
+		"a session that nobody admitted":      {create(memd.Contribution{Subject: bob.Subject, Session: bobs.Session + 1}, app, "now()"), "MD006"},
+		"a session of another app":            {create(bobs, other, "now()"), "MD006"},
+		"a session from before":               {create(ada, app, old), "MD005"},
+		"one behind somebody else's lock": {fmt.Sprintf(`SELECT memd.append_event(h.tenant_no, '\x%064x', h.session_ref, h.subject_no, h.session_no,
+			NULL, clock_timestamp(), '\x01', now(), '\x00') FROM memd.session_heads h WHERE h.subject_no = %d`, 1, bob.Subject), ""},
+		"one behind another session's tombstone": {fmt.Sprintf(`SELECT memd.append_event(h.tenant_no, h.user_ref, '\x%064x', h.subject_no, h.session_no,
+			NULL, clock_timestamp(), '\x01', now(), '\x00') FROM memd.session_heads h WHERE h.subject_no = %d`, 1, bob.Subject), ""},
+	} {
+		before := b.everything()
+		h.state(`BEGIN`)
+		if got := h.state(tc.sql); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+		h.state(`COMMIT`)
+		if stale := b.count(`SELECT (SELECT count(*) FROM memd.session_events WHERE subject_no = $1 AND source_time IS NULL)
+			+ (SELECT count(*) FROM memd.session_state WHERE subject_no = $1 AND source_time IS NULL)
+			+ (SELECT count(*) FROM memd.user_state WHERE subject_no = $1 AND source_time IS NULL)`, ada.Subject); stale != 0 {
+			t.Errorf("%s: %d rows that do not say when", name, stale)
+		}
+		if (tc.want != "" || strings.HasPrefix(name, "one")) && b.everything() != before {
+			t.Errorf("%s: something was written", name)
+		}
+	}
+	if got := h.state(create(bobs, app, "now()")); got != "" {
+		t.Errorf("what the service says: %q", got)
+	}
+	if n := b.count(`SELECT count(*) FROM memd.session_heads h JOIN memd.sessions x USING (tenant_no, subject_no, session_no)
+		JOIN memd.subjects s USING (tenant_no, subject_no) WHERE (h.user_ref, h.session_ref, h.app) = (s.user_ref, x.session_ref, s.app)`); n != 5 {
+		t.Errorf("%d heads are those of the directory, want 5", n)
+	}
+}
+
+// TestGuard_NobodysWordsGetAnotherName: a value of the app's that is kept stays
+// its writer's, whoever is said to write it again.
+func TestGuard_NobodysWordsGetAnotherName(t *testing.T) {
+	b := full(t)
+	bob := b.number(id("bob", "s1"))
+	h := b.hand(t)
+	got := h.state(fmt.Sprintf(`SELECT memd.append_events(%d, %d, %d, a.app_no, true, NULL, now(), ARRAY['\x0123456789abcdef0123456789abcdef'::bytea],
+		ARRAY[now()], ARRAY['\x00'::bytea], '{1}', '{3}', ARRAY[a.key_digest], ARRAY[a.sealed]) FROM memd.app_state a WHERE a.contributor_no <> %[2]d`,
+		b.tenant.No, bob.Subject, bob.Session))
+	if n := b.count(`SELECT count(*) FROM memd.app_state WHERE contributor_no = $1`, b.number(id("ada", "s1")).Subject); got != "" || n != 1 {
+		t.Errorf("%q, and ada has %d entries of the app's, want 1", got, n)
 	}
 }

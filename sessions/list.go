@@ -17,18 +17,21 @@ import (
 
 const sqlReadable = `
   AND EXISTS (SELECT FROM memd.readable_sessions r
-              WHERE r.tenant_no = h.tenant_no AND r.subject_no = h.subject_no AND r.session_no = h.session_no)
-  AND (h.created_at, h.subject_no, h.session_no) > (@after_time::timestamptz, @after_subject::bigint, @after_session::bigint)
-ORDER BY h.created_at, h.subject_no, h.session_no LIMIT @limit`
+              WHERE r.tenant_no = h.tenant_no AND r.subject_no = h.subject_no AND r.session_no = h.session_no)`
 
+// By the heads' key, whose numbers rise: another index that begins like it would
+// be taken for it.
 const sqlListUser = `
 SELECT h.subject_no, h.session_no, h.created_at, h.updated_at, h.events
 FROM memd.readable_subjects s JOIN memd.session_heads h ON h.tenant_no = s.tenant_no AND h.subject_no = s.subject_no
-WHERE s.tenant_no = @tenant AND s.user_ref = @ref` + sqlReadable
+WHERE s.tenant_no = @tenant AND s.user_ref = @ref` + sqlReadable + `
+  AND h.session_no > @after_session ORDER BY h.session_no LIMIT @limit`
 
 const sqlListApp = `
 SELECT h.subject_no, h.session_no, h.created_at, h.updated_at, h.events
-FROM memd.session_heads h WHERE h.tenant_no = @tenant AND h.app = @app` + sqlReadable
+FROM memd.session_heads h WHERE h.tenant_no = @tenant AND h.app = @app` + sqlReadable + `
+  AND (h.created_at, h.subject_no, h.session_no) > (@after_time::timestamptz, @after_subject::bigint, @after_session::bigint)
+ORDER BY h.created_at, h.subject_no, h.session_no LIMIT @limit`
 
 const sqlFenceUp = `
 SELECT EXISTS (SELECT FROM memd.fence_states f WHERE f.tenant_no = @tenant AND f.user_ref = @ref AND f.state IN (1, 2))`
@@ -45,7 +48,8 @@ type Page struct {
 // List returns the sessions of a user, or with an empty user those of all users
 // of an app, in the order in which they were created, at most size (1 to
 // memd.MaxPageSize) from where token left off. Sessions created while a list is
-// read come at its end.
+// read come at its end. A user's session that was heard of before it was
+// created, by an artifact or a memory, has its place from then.
 func (s *Service) List(ctx context.Context, t Tenant, app, user string, size int, token string) (Page, error) {
 	named := user
 	if named == "" {
@@ -85,11 +89,11 @@ func (s *Service) list(ctx context.Context, db pg.DB, k *shred.Keys, app, user s
 	var out Page
 	sql := sqlListApp
 	args := pg.Args{
-		"tenant": k.Tenant(), "after_time": after.created, "after_subject": after.of.Subject, "after_session": after.of.Session,
+		"tenant": k.Tenant(), "after_session": after.of.Session,
 		"limit": size + 1, // one more tells whether there is a next page
 	}
 	if user == "" {
-		args["app"] = app
+		args["app"], args["after_time"], args["after_subject"] = app, after.created, after.of.Subject
 	} else {
 		ref := provenance.RefOf(k, memd.Scope{App: app, UserID: user})
 		err := db.QueryRow(ctx, sqlFenceUp, pg.Args{"tenant": k.Tenant(), "ref": ref[:]}).Scan(&out.Fenced)

@@ -47,7 +47,7 @@ func (b *bundle) race(t *testing.T, hands []*hand, rounds int) (survivors, writt
 				case 1:
 					_, err = b.s.Create(t.Context(), b.tenant, id("ada", fmt.Sprint("n", w, "-", round.Load(), "-", n)), e.StateDelta, false)
 				default: // by hand, for whoever is in the directory
-					err = b.inserted(h, insertEvent(memd.Contribution{}, 1_000_000+100*n+w))
+					err = b.inserted(h, appendAnywhere(100*n+w))
 				}
 				switch {
 				case err == nil:
@@ -72,9 +72,9 @@ func (b *bundle) race(t *testing.T, hands []*hand, rounds int) (survivors, writt
 		for ok.Load() < begun+raceWriters && ctx.Err() == nil { // the writers have met the session
 			b.must(b.srv.Pool.With(t.Context(), func(db pg.DB) error { _, err := db.Exec(t.Context(), `SELECT pg_sleep(0.002)`); return err }))
 		}
-		n := b.number(at)
-		subject := memd.Contribution{Subject: n.Subject}
-		late, err := b.DB.Straggle(t.Context(), node.AppRole, insertEvent(n, 1_000_000_000))
+		subject := memd.Contribution{Subject: b.number(at).Subject}
+		// A session and not an event: deleting waits for whoever has a head.
+		late, err := b.DB.Straggle(t.Context(), node.AppRole, createByHand(b, b.admit(id("ada", fmt.Sprint("late", round.Load())))))
 		b.must(err)
 		var lift func()
 		b.must(late.Outlast(t.Context(), func() error {
@@ -92,13 +92,11 @@ func (b *bundle) race(t *testing.T, hands []*hand, rounds int) (survivors, writt
 	return survivors, ok.Load(), no.Load()
 }
 
-// insertEvent is the SQL of an event by hand, in a session or, for the zero
-// Contribution, in any of somebody who is in the directory.
-func insertEvent(in memd.Contribution, position int) string {
-	return fmt.Sprintf(`INSERT INTO memd.session_events
-		SELECT h.tenant_no, h.subject_no, h.session_no, h.month, %[3]d, '\x%032[3]x', now(), now(), '\x00'
-		FROM memd.session_heads h JOIN memd.live_subjects l USING (tenant_no, subject_no)
-		WHERE %[1]d = 0 OR (h.subject_no, h.session_no) = (%[1]d, %[2]d) LIMIT 1`, in.Subject, in.Session, position)
+// appendAnywhere is an append by hand to any session of somebody who is in the
+// directory.
+func appendAnywhere(n int) string {
+	return fmt.Sprintf(`SELECT memd.append_event(h.tenant_no, h.user_ref, h.session_ref, h.subject_no, h.session_no, NULL, clock_timestamp(), '\x%032x', now(), '\x00')
+		FROM memd.session_heads h JOIN memd.live_subjects l USING (tenant_no, subject_no) LIMIT 1`, n)
 }
 
 // hands opens the writers' connections.
@@ -156,4 +154,62 @@ func TestRace_Control(t *testing.T) {
 	if survivors < raceControl {
 		t.Error("a fence without a survivor: the race would not find a hole")
 	}
+}
+
+// TestRace_EachWriterHoldsTheFenceUp: what one of the functions has written, and
+// not committed, is there when the fence stands, and can be deleted. Without its
+// lock, none of the others' missing, the fence would not have waited for it.
+func TestRace_EachWriterHoldsTheFenceUp(t *testing.T) {
+	for function, lock := range map[string]string{
+		"append_event":   `memd.try_lock(memd.lock_hi(p_ref), memd.lock_lo(p_ref))`,
+		"append_events":  `PERFORM memd.enter_content(p_tenant, p_subject, p_session, p_app, source);`,
+		"create_session": `PERFORM memd.enter_content(p_tenant, p_subject, p_session, p_app, p_now);`,
+	} {
+		for _, locked := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, locked %v", function, locked), func(t *testing.T) {
+				b := setup(t)
+				b.create(id("ada", "s1"), nil)
+				of := b.number(id("ada", "s1"))
+				sql := map[string]string{
+					"append_event": appendOne(of, `'\x01'`), "append_events": appendMany(b, of, `'\x01'::bytea`),
+					"create_session": createByHand(b, b.admit(id("ada", "s2"))),
+				}[function]
+				if !locked {
+					b.without(function, lock)
+				}
+				late, err := b.DB.Straggle(t.Context(), node.AppRole, sql)
+				b.must(err)
+				before := b.everything()
+				var seen bool
+				b.must(late.Outlast(t.Context(), func() error {
+					b.fence("ada")
+					seen = b.everything() != before
+					return nil
+				}))
+				if seen != locked {
+					t.Errorf("what was written before the fence stood is there: %v, want %v", seen, locked)
+				}
+				if b.everything() == before {
+					t.Error("nothing was written")
+				}
+			})
+		}
+	}
+}
+
+// without takes the lock out of one function.
+func (b *bundle) without(function, lock string) {
+	b.t.Helper()
+	b.must(b.root.With(b.ctx(), func(db pg.DB) error {
+		var source string
+		if err := db.QueryRow(b.ctx(), `SELECT pg_get_functiondef(p.oid) FROM pg_proc p WHERE p.proname = $1`, function).Scan(&source); err != nil {
+			return err
+		}
+		open := strings.Replace(source, lock, map[bool]string{true: "", false: "true"}[strings.HasSuffix(lock, ";")], 1)
+		if open == source {
+			b.t.Fatalf("%s has no such lock", function)
+		}
+		_, err := db.Exec(b.ctx(), open)
+		return err
+	}))
 }

@@ -159,6 +159,21 @@ func (b *bundle) number(id sessions.ID) memd.Contribution {
 	return found[0]
 }
 
+// admit enters a session that has no head into the directory, as its artifacts
+// and memories do.
+func (b *bundle) admit(id sessions.ID) memd.Contribution {
+	b.t.Helper()
+	k, err := b.srv.Keyring.Keys(b.ctx(), b.tenant.No, b.tenant.Epoch)
+	b.must(err)
+	var found []memd.Contribution
+	b.must(b.srv.Pool.With(b.ctx(), func(db pg.DB) (err error) {
+		found, err = provenance.New(b.clock).Admit(b.ctx(), db, k,
+			[]provenance.Want{{Scope: memd.Scope{App: id.App, UserID: id.UserID}, Session: id.SessionID, SourceTime: b.clock.Now()}})
+		return err
+	}))
+	return found[0]
+}
+
 func wantErr(t testing.TB, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {

@@ -1,12 +1,10 @@
 package sessions
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"forgettable.dev/memd"
@@ -50,7 +48,7 @@ func validateDelta(field string, delta map[string]string) error {
 		switch {
 		case len(k) > memd.MaxIDBytes:
 			return invalid(field, "has a key longer than %d bytes", memd.MaxIDBytes)
-		case !utf8.ValidString(k) || !json.Valid([]byte(v)):
+		case !utf8.ValidString(k) || !validJSON(v):
 			return invalid(field, "has a value that is no JSON, such as \"text\" without its quotes")
 		}
 	}
@@ -60,6 +58,8 @@ func validateDelta(field string, delta map[string]string) error {
 // sealers are the keys of one writer or reader of a session.
 type sealers struct {
 	k       *shred.Keys
+	ref     memd.Ref          // the user's; of writers alone, and so
+	session memd.Ref          // the session's
 	of      memd.Contribution // the session; its session is the own scope where none is meant
 	month   memd.Month
 	app     memd.Number // the app's shared subject, 0 if nobody has needed it yet
@@ -92,18 +92,17 @@ type entries struct {
 	events []int32
 	kinds  []int16
 	keys   [][]byte
-	times  []*time.Time
 	values [][]byte
 	bytes  int
 }
 
 // emptyEntries has no nil, which would be NULL.
 func emptyEntries() *entries {
-	return &entries{events: []int32{}, kinds: []int16{}, keys: [][]byte{}, times: []*time.Time{}, values: [][]byte{}}
+	return &entries{events: []int32{}, kinds: []int16{}, keys: [][]byte{}, values: [][]byte{}}
 }
 
 // add seals a delta. temp: keys are left out.
-func (e *entries) add(s *sealers, event int, at *time.Time, delta map[string]string) error {
+func (e *entries) add(s *sealers, event int, delta map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(delta)) {
 		kind := kindOf(key)
 		if kind == kindTemp {
@@ -116,7 +115,7 @@ func (e *entries) add(s *sealers, event int, at *time.Time, delta map[string]str
 			return err
 		}
 		e.events, e.kinds = append(e.events, int32(event)), append(e.kinds, int16(kind))
-		e.keys, e.times, e.values = append(e.keys, digest[:]), append(e.times, at), append(e.values, sealed)
+		e.keys, e.values = append(e.keys, digest[:]), append(e.values, sealed)
 		e.bytes += len(plain)
 	}
 	if len(e.kinds) > memd.MaxStateChanges || e.bytes > memd.MaxStateBytes {
@@ -149,7 +148,7 @@ func (s *sealers) seal(kind stateKind, key string, plain []byte) (digest [16]byt
 		aad = func(d [16]byte) []byte { return shred.AADAppState(s.k.Tenant(), s.app, s.writer, d) }
 	}
 	digest = digestKey(index, kind, key)
-	if sealed, err = by.SealFast(plain, aad(digest)); err != nil {
+	if sealed, err = by.SealWhole(plain, aad(digest)); err != nil {
 		return digest, nil, fmt.Errorf("sealing state: %w", err)
 	}
 	return digest, sealed, nil

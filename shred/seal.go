@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -94,6 +95,12 @@ func (s *Sealer) SealFast(plaintext, aad []byte) ([]byte, error) {
 	return s.seal(plaintext, aad, compressFastFrom)
 }
 
+// SealWhole is Seal without compression, for what is bounded by its sealed size:
+// what repeats itself would take a thousandth of it and fill whoever opens it.
+func (s *Sealer) SealWhole(plaintext, aad []byte) ([]byte, error) {
+	return s.seal(plaintext, aad, math.MaxInt)
+}
+
 func (s *Sealer) seal(plaintext, aad []byte, compressFrom int) ([]byte, error) {
 	if s.dropped.Load() {
 		return nil, memd.ErrStale
@@ -101,7 +108,8 @@ func (s *Sealer) seal(plaintext, aad []byte, compressFrom int) ([]byte, error) {
 	if len(plaintext) > memd.MaxBatchBytes {
 		return nil, &memd.InvalidError{Field: "value", Problem: "is too large to be sealed"}
 	}
-	content := make([]byte, 1, 1+len(plaintext))
+	// Sealed in place, so that nothing of it is left to be cleared.
+	content := make([]byte, 1, 1+len(plaintext)+s.aead.Overhead())
 	content[0] = flagPlain
 	if len(plaintext) >= compressFrom {
 		content = compressor().EncodeAll(plaintext, content)
@@ -111,8 +119,7 @@ func (s *Sealer) seal(plaintext, aad []byte, compressFrom int) ([]byte, error) {
 		content = append(content[:0], flagPlain)
 		content = append(content, plaintext...)
 	}
-	defer clear(content)
-	return s.aead.Seal(make([]byte, 0, len(content)+s.aead.Overhead()), nil, content, aad), nil
+	return s.aead.Seal(content[:0], nil, content, aad), nil
 }
 
 // Open returns what was sealed. It returns memd.ErrCorrupt when the value, the

@@ -95,6 +95,7 @@ var byState = map[string]error{
 	"MD012": memd.ErrSourceTimeRequired,
 	"MD020": memd.ErrNotFound,
 	"MD021": memd.ErrSessionChanged,
+	"MD022": memd.ErrStateFull,
 
 	"22021": errCharacter,                // character_not_in_repertoire
 	"40001": memd.ErrStale,               // serialization_failure

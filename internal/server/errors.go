@@ -47,6 +47,7 @@ var outcomes = []outcome{
 	{memd.ErrMonthExpired, connect.CodeFailedPrecondition, memdv1.Reason_REASON_MONTH_EXPIRED, "the month of the source has expired"},
 	{memd.ErrSourceGone, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SOURCE_GONE, "a source is gone or has changed"},
 	{memd.ErrTooManyContributions, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TOO_MANY_CONTRIBUTIONS, fmt.Sprintf("the row would draw on more than %d sessions", memd.MaxContributions)},
+	{memd.ErrStateFull, connect.CodeFailedPrecondition, memdv1.Reason_REASON_STATE_FULL, fmt.Sprintf("the session, user or app would have more state than %d entries or %d MiB", memd.MaxStateKeys, memd.MaxStateOfOwner>>20)},
 	{memd.ErrSessionChanged, connect.CodeAborted, memdv1.Reason_REASON_SESSION_CHANGED, "the session has changed since it was read: get it again"},
 	{memd.ErrVersionConflict, connect.CodeAborted, memdv1.Reason_REASON_VERSION_CONFLICT, "the row has another version"},
 
@@ -58,6 +59,7 @@ var outcomes = []outcome{
 	{memd.ErrLedgerUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_LEDGER_UNAVAILABLE, "the ledger is unavailable; what was asked for may be done and is not durable yet: call again with the same ids"},
 	{memd.ErrEmbedderUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_EMBEDDER_UNAVAILABLE, "the embedder is unavailable; nothing was written"},
 	{memd.ErrDatabaseBusy, connect.CodeResourceExhausted, memdv1.Reason_REASON_DATABASE_BUSY, "no database connection became free in time; nothing was written"},
+	{memd.ErrTooManyStreams, connect.CodeResourceExhausted, memdv1.Reason_REASON_TOO_MANY_STREAMS, "this process streams as many artifacts as it may at once; nothing was written"},
 	{memd.ErrDatabaseUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_DATABASE_UNAVAILABLE, "the database is unavailable"},
 	{memd.ErrTargetUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_TARGET_UNAVAILABLE, "a purge target is unavailable"},
 	{memd.ErrTargetRefused, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TARGET_REFUSED, "a purge target refused"},

@@ -120,6 +120,12 @@ const (
 	// ABORTED. The conversation was written to since the caller read it. Get it
 	// again, and decide again.
 	Reason_REASON_SESSION_CHANGED Reason = 33
+	// FAILED_PRECONDITION. The conversation, the user or the app would have more
+	// state than one may have. Replace values with smaller ones.
+	Reason_REASON_STATE_FULL Reason = 34
+	// RESOURCE_EXHAUSTED. As many artifacts are being streamed through this process
+	// as it allows at once. Nothing was written; repeat later.
+	Reason_REASON_TOO_MANY_STREAMS Reason = 35
 	// UNAVAILABLE. The database was rolled back, or nobody has compared it with
 	// its ledger yet: it answers nothing until memd restore has run, or, when
 	// nothing is missing, until it has been compared. Nothing was written.
@@ -165,6 +171,8 @@ var (
 		60: "REASON_TARGET_UNAVAILABLE",
 		61: "REASON_TARGET_REFUSED",
 		33: "REASON_SESSION_CHANGED",
+		34: "REASON_STATE_FULL",
+		35: "REASON_TOO_MANY_STREAMS",
 		70: "REASON_GATE_CLOSED",
 	}
 	Reason_value = map[string]int32{
@@ -204,6 +212,8 @@ var (
 		"REASON_TARGET_UNAVAILABLE":     60,
 		"REASON_TARGET_REFUSED":         61,
 		"REASON_SESSION_CHANGED":        33,
+		"REASON_STATE_FULL":             34,
+		"REASON_TOO_MANY_STREAMS":       35,
 		"REASON_GATE_CLOSED":            70,
 	}
 )
@@ -239,7 +249,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\xcf\a\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\x83\b\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -277,7 +287,9 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x19REASON_LEDGER_UNAVAILABLE\x10 \x12\x1d\n" +
 	"\x19REASON_TARGET_UNAVAILABLE\x10<\x12\x19\n" +
 	"\x15REASON_TARGET_REFUSED\x10=\x12\x1a\n" +
-	"\x16REASON_SESSION_CHANGED\x10!\x12\x16\n" +
+	"\x16REASON_SESSION_CHANGED\x10!\x12\x15\n" +
+	"\x11REASON_STATE_FULL\x10\"\x12\x1b\n" +
+	"\x17REASON_TOO_MANY_STREAMS\x10#\x12\x16\n" +
 	"\x12REASON_GATE_CLOSED\x10FB)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (

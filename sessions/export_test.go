@@ -1,0 +1,4 @@
+package sessions
+
+// For tests of what has no other way in.
+var ValidJSON = validJSON
