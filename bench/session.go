@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"forgettable.dev/memd"
-	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/sessions"
 	"forgettable.dev/memd/shred"
 )
@@ -102,17 +101,12 @@ func (l *lab) sealing() (Figure, error) {
 // appending compares an append of one event, durable, with a bare INSERT of as
 // many bytes over the same kind of connection. They take turns, call by call, so
 // that a busy machine and the disk's moods meet both alike.
-func (l *lab) appending(ctx context.Context, t *tenant) (_ Figure, err error) {
-	_, err = l.plain.Exec(ctx, `CREATE TABLE bare_events (tenant_no bigint NOT NULL, session_no bigint NOT NULL, seq bigint NOT NULL,
+func (l *lab) appending(ctx context.Context, t *tenant) (Figure, error) {
+	_, err := l.plain.Exec(ctx, `CREATE TABLE bare_events (tenant_no bigint NOT NULL, session_no bigint NOT NULL, seq bigint NOT NULL,
 		at timestamptz NOT NULL, body bytea NOT NULL, PRIMARY KEY (tenant_no, session_no, seq))`)
 	if err != nil {
 		return Figure{}, err
 	}
-	plain, err := pg.Open(ctx, pg.Config{URL: l.d.Cluster.URL(plainDatabase, "")})
-	if err != nil {
-		return Figure{}, err
-	}
-	defer plain.Close()
 	id := sessions.ID{App: "bench", UserID: l.newUser().UserID, SessionID: "s"}
 	at := sessions.Tenant{No: t.No, Epoch: t.Epoch}
 	s := l.d.Server.Sessions
@@ -132,10 +126,8 @@ func (l *lab) appending(ctx context.Context, t *tenant) (_ Figure, err error) {
 		return Figure{}, err
 	}
 	bare := func(n int) error {
-		return plain.With(ctx, func(db pg.DB) error {
-			_, err := db.Exec(ctx, `INSERT INTO public.bare_events VALUES ($1, $2, $3, $4, $5)`, int64(1), int64(1), int64(n), time.Now(), body)
-			return err
-		})
+		_, err := l.plain.Exec(ctx, `INSERT INTO bare_events VALUES ($1, $2, $3, $4, $5)`, int64(1), int64(1), int64(n), time.Now(), body)
+		return err
 	}
 	var a, b []float64
 	for n := range l.c.Runs * appendSamples {
