@@ -170,21 +170,27 @@ DECLARE
   t bigint; s bigint; x bigint; m timestamptz;
   ref bytea;
   alike boolean;
+  sound boolean;
   code text;
-  dead boolean;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'isolation above READ COMMITTED is refused: it could not see a fence' USING ERRCODE = 'MD007';
   END IF;
-  SELECT v.t, v.s, v.x, v.m, v.alike, o.user_ref INTO t, s, x, m, alike, ref
+  SELECT v.t, v.s, v.x, v.m, v.alike, v.sound, o.user_ref INTO t, s, x, m, alike, sound, ref
   FROM (SELECT min(n.tenant_no) AS t, min(n.owner_no) AS s, min(n.contributor_session) AS x,
           CASE WHEN bool_and(n.source_time IS NOT NULL) THEN min(n.source_time) END AS m,
           min(n.tenant_no) = max(n.tenant_no) AND bool_and(n.owner_no = n.contributor_no)
-            AND min(n.owner_no) = max(n.owner_no) AND min(n.contributor_session) = max(n.contributor_session) AS alike
+            AND min(n.owner_no) = max(n.owner_no) AND min(n.contributor_session) = max(n.contributor_session) AS alike,
+          bool_and(n.kind BETWEEN 1 AND 3 AND n.month > 0 AND n.version > 0 AND n.more_contributions BETWEEN 0 AND 1023
+            AND n.dimension >= 0 AND (n.dimension > 0) = (n.sealed_vector IS NOT NULL)
+            AND (n.sealed_text IS NOT NULL OR n.sealed_vector IS NOT NULL)) AS sound
         FROM new_rows n OFFSET 0) v
   LEFT JOIN memd.subjects o ON o.tenant_no = v.t AND o.subject_no = v.s;
   IF t IS NULL THEN
     RETURN NULL;
+  END IF;
+  IF NOT sound THEN
+    RAISE EXCEPTION 'a row is not as rows must be' USING ERRCODE = '23514';
   END IF;
   IF NOT alike THEN
     PERFORM memd.guard(array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m)) FROM (
@@ -221,6 +227,11 @@ BEGIN
   ) v;
   IF t IS NULL THEN
     RETURN NULL;
+  END IF;
+  IF NOT (SELECT bool_and(n.kind BETWEEN 1 AND 3 AND n.month > 0 AND n.version > 0 AND n.more_contributions BETWEEN 0 AND 1023
+            AND n.dimension >= 0 AND (n.dimension > 0) = (n.sealed_vector IS NOT NULL)
+            AND (n.sealed_text IS NOT NULL OR n.sealed_vector IS NOT NULL)) FROM new_rows n) THEN
+    RAISE EXCEPTION 'a row is not as rows must be' USING ERRCODE = '23514';
   END IF;
   PERFORM memd.guard(t, s, x, m);
   -- What an update replaced must not come back with a restore.

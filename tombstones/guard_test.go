@@ -253,3 +253,23 @@ func (b *bundle) eventually(what string, ok func() bool) {
 		}
 	}
 }
+
+// What constraints would refuse the guard refuses, alone and among good rows.
+func TestGuard_RowsAreAsTheyMustBe(t *testing.T) {
+	b := setup(t)
+	u := b.user()
+	id := b.store(row{owner: u})
+	b.refused("23514", insert(row{owner: u, more: 1024}))
+	b.refused("23514", insert(row{owner: u}, row{owner: u, more: -1}))
+	b.refused("23514", insert(row{owner: u}, row{owner: b.user(), more: -1}))
+	b.refused("23514", strings.Replace(insert(row{owner: u}), ", 1, 600,", ", 4, 600,", 1))
+	b.refused("23514", strings.Replace(insert(row{owner: u}), ", 1, 600,", ", 1, 0,", 1))
+	b.refused("23514", strings.Replace(insert(row{owner: u}), `'\x00')`, `NULL)`, 1))
+	for _, change := range []string{
+		"kind = 0", "month = -1", "more_contributions = -1", "dimension = -1", "dimension = 3", `sealed_vector = '\x00'`, "sealed_text = NULL",
+	} {
+		b.refused("23514", fmt.Sprintf(`UPDATE memd.memories SET %s WHERE tenant_no = %d AND memory_id = '%s'`, change, b.tenant, id))
+	}
+	b.allowed(fmt.Sprintf(`UPDATE memd.memories SET dimension = 3, sealed_vector = '\x00', sealed_text = NULL
+		WHERE tenant_no = %d AND memory_id = '%s'`, b.tenant, id))
+}
