@@ -15,6 +15,7 @@ import (
 const (
 	addDimension = 384
 	addSamples   = 400
+	warmAdds     = 20
 	writers      = 32
 	writesEach   = 40
 	// sealedExtra is what sealing adds to a value: nonce, flag and tag.
@@ -43,17 +44,7 @@ func adds(ctx context.Context, l *lab) ([]Figure, error) {
 			int64(1), uuid.New(), int64(1), time.Now(), body, vector)
 		return err
 	}
-	for i := range 20 {
-		if err := ours(i); err != nil {
-			return nil, err
-		}
-		if err := bare(i); err != nil {
-			return nil, err
-		}
-	}
-	one, plain, err := l.alternate(
-		func() (float64, error) { xs, err := latencies(addSamples, ours); return medianOf(xs, err) },
-		func() (float64, error) { xs, err := latencies(addSamples, bare); return medianOf(xs, err) })
+	one, plain, err := l.turns(warmAdds, addSamples, ours, bare)
 	if err != nil {
 		return nil, err
 	}

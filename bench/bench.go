@@ -172,6 +172,27 @@ func latencies(n int, f func(i int) error) ([]float64, error) {
 	return out, nil
 }
 
+// turns has ours and the peer take turns, call by call, n times a run, and
+// returns the medians but for the first calls: for what waits for a disk, whose
+// moods meet both alike.
+func (l *lab) turns(warm, n int, ours, peer func(i int) error) (float64, float64, error) {
+	var a, b []float64
+	for i := range l.c.Runs * n {
+		x, err := latencies(1, func(int) error { return ours(i) })
+		if err != nil {
+			return 0, 0, err
+		}
+		y, err := latencies(1, func(int) error { return peer(i) })
+		if err != nil {
+			return 0, 0, err
+		}
+		if i >= warm {
+			a, b = append(a, x...), append(b, y...)
+		}
+	}
+	return median(a), median(b), nil
+}
+
 // alternate takes ours and the peer's value runs times in turn and returns the
 // medians.
 func (l *lab) alternate(ours, peer func() (float64, error)) (float64, float64, error) {

@@ -128,14 +128,13 @@ var transport = &http.Transport{
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+b.key)
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, errors.Join(err, r.Body.Close())
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err := errors.Join(err, r.Body.Close()); err != nil {
+			return nil, err
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	if err := r.Body.Close(); err != nil {
-		return nil, err
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	return transport.RoundTrip(r)
 }
 

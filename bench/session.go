@@ -129,21 +129,11 @@ func (l *lab) appending(ctx context.Context, t *tenant) (Figure, error) {
 		_, err := l.plain.Exec(ctx, `INSERT INTO bare_events VALUES ($1, $2, $3, $4, $5)`, int64(1), int64(1), int64(n), time.Now(), body)
 		return err
 	}
-	var a, b []float64
-	for n := range l.c.Runs * appendSamples {
-		x, err := latencies(1, func(int) error { return ours(n) })
-		if err != nil {
-			return Figure{}, err
-		}
-		y, err := latencies(1, func(int) error { return bare(n) })
-		if err != nil {
-			return Figure{}, err
-		}
-		if n >= warmAppends {
-			a, b = append(a, x...), append(b, y...)
-		}
+	a, b, err := l.turns(warmAppends, appendSamples, ours, bare)
+	if err != nil {
+		return Figure{}, err
 	}
-	return against("append an event of 4 KiB, durable, p50", "ms", median(a), "bare INSERT", median(b),
+	return against("append an event of 4 KiB, durable, p50", "ms", a, "bare INSERT", b,
 		"at most 1.5 times the peer", func(r float64) bool { return r <= 1.5 }), nil
 }
 

@@ -34,7 +34,7 @@ var DefaultBudget = Budget{Rows: 250_000, Bytes: 512 << 20, Time: 10 * time.Seco
 // for an erasure waits until its keys are destroyed and everything was verified
 // once, and for the last look nobody does. It bounds rows and pages more than
 // time, so that a store is searched as far on any machine.
-var brief = Budget{Rows: 10_000, Bytes: 64 << 20, Time: 10 * time.Second, PageBytes: 8 << 20}
+var brief = Budget{Rows: 5_000, Bytes: 64 << 20, Time: 10 * time.Second, PageBytes: 4 << 20}
 
 // budget is what a search of an examination may take.
 func (v *Verifier) budget(e *exam) Budget {
