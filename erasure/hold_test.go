@@ -204,7 +204,7 @@ func TestWatch_TellsEveryStep(t *testing.T) {
 		var states []erasure.State
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		defer cancel()
-		err := w.b.Erasure.Watch(ctx, c, j.ID, false, func(e erasure.Event) error {
+		err := w.b.Erasure.Watch(ctx, c, j.ID, false, nil, func(e erasure.Event) error {
 			switch {
 			case e.Step == erasure.StepUnknown:
 				states = append(states, e.Job.State)
@@ -231,10 +231,10 @@ func TestWatch_TellsEveryStep(t *testing.T) {
 	}
 	watch(true)
 	watch(false)
-	if err := w.b.Erasure.Watch(t.Context(), c, uuid.New(), false, nil); !errors.Is(err, memd.ErrNotFound) {
+	if err := w.b.Erasure.Watch(t.Context(), c, uuid.New(), false, nil, nil); !errors.Is(err, memd.ErrNotFound) {
 		t.Errorf("of none: %v", err)
 	}
-	if err := w.b.Erasure.Watch(t.Context(), w.caller(), j.ID, false, nil); !errors.Is(err, memd.ErrNotFound) {
+	if err := w.b.Erasure.Watch(t.Context(), w.caller(), j.ID, false, nil, nil); !errors.Is(err, memd.ErrNotFound) {
 		t.Errorf("of another tenant's: %v", err)
 	}
 }
@@ -246,7 +246,7 @@ func TestWatch_EndsWithTheProcess(t *testing.T) {
 	j := w.accept(w.tenant, "alice", "")
 	closing := make(chan struct{})
 	w.a.Erasure.Closing = closing
-	err := w.a.Erasure.Watch(t.Context(), w.caller(), j.ID, false, func(erasure.Event) error { close(closing); return nil })
+	err := w.a.Erasure.Watch(t.Context(), w.caller(), j.ID, false, nil, func(erasure.Event) error { close(closing); return nil })
 	if err != nil {
 		t.Error(err)
 	}

@@ -35,6 +35,9 @@ SELECT verification_no FROM open UNION ALL SELECT verification_no FROM new`
 // question any more.
 const verificationDies = 10 * time.Minute
 
+// answerInterval is how often a question is looked at for an answer.
+const answerInterval = 100 * time.Millisecond
+
 const sqlReadVerification = `
 SELECT done_at IS NOT NULL, checks FROM memd.verifications WHERE tenant_no = @tenant AND verification_no = @no`
 
@@ -69,7 +72,7 @@ func (s *Service) Verify(ctx context.Context, c Caller, id uuid.UUID) (checks []
 	}
 	end := time.NewTimer(s.limit(c))
 	defer end.Stop()
-	tick := time.NewTicker(watchInterval)
+	tick := time.NewTicker(answerInterval)
 	defer tick.Stop()
 	for {
 		select {

@@ -13,7 +13,15 @@ import (
 
 // watchInterval is how often the journal is looked at for a watcher. It is asked
 // of the database, so that any replica can show what any worker does.
-const watchInterval = 100 * time.Millisecond
+const watchInterval = time.Second
+
+const (
+	// MaxWatch is how long one watcher is told. Whoever wants to know more asks
+	// again.
+	MaxWatch = 50 * time.Minute
+	// stillInterval is how often it is asked whether a watcher may still watch.
+	stillInterval = 5 * time.Second
+)
 
 // heartbeat is how often a watcher is told where the erasure stands although
 // nothing has changed: what is silent for long is cut off on the way.
@@ -31,10 +39,15 @@ type Event struct {
 
 // Watch calls tell for every change of an erasure, from its acceptance on: what
 // has happened before is told first. It returns nil when the erasure is final,
-// or done if that is enough, and when the process ends; otherwise ctx's error,
-// that of tell, or memd.ErrNotFound.
-func (s *Service) Watch(ctx context.Context, c Caller, id uuid.UUID, untilDone bool, tell func(Event) error) error {
+// or done if that is enough, after MaxWatch, and when the process ends; otherwise
+// ctx's error, that of tell, or memd.ErrNotFound. still, if not nil, is asked every
+// few seconds whether the caller may watch on; an error of it that is not
+// transient ends the watch and is returned.
+func (s *Service) Watch(ctx context.Context, c Caller, id uuid.UUID, untilDone bool, still func(context.Context) error, tell func(Event) error) error {
 	w := watch{told: map[Step]stepRow{}, tell: tell}
+	end := time.NewTimer(MaxWatch)
+	defer end.Stop()
+	asked := time.Now()
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
@@ -63,7 +76,15 @@ func (s *Service) Watch(ctx context.Context, c Caller, id uuid.UUID, untilDone b
 			return ctx.Err()
 		case <-s.Closing:
 			return nil
+		case <-end.C:
+			return nil
 		case <-tick.C:
+		}
+		if still != nil && time.Since(asked) > stillInterval {
+			asked = time.Now()
+			if err := still(ctx); err != nil && !memd.Transient(err) {
+				return err
+			}
 		}
 	}
 }

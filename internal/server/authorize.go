@@ -20,9 +20,8 @@ import (
 const (
 	callLimit    = 30 * time.Second
 	erasureLimit = 10 * time.Minute
-	// watchLimit is longer than the longest second sweep is away.
-	watchLimit = 31 * 24 * time.Hour
-	// streamLimit is that of a stream of bytes, however fast something moves.
+	// streamLimit is that of a stream, however fast something moves, and longer
+	// than erasure.MaxWatch.
 	streamLimit = time.Hour
 )
 
@@ -49,7 +48,7 @@ var (
 	// purging is for the installation's own keys alone, as its handler sees to.
 	purging       = rule{roles: auth.Operator, limit: erasureLimit}
 	following     = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: callLimit}
-	watching      = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: watchLimit}
+	watching      = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: streamLimit}
 	verifying     = rule{roles: auth.Eraser | auth.Auditor, limit: time.Minute}
 	holding       = rule{roles: auth.Operator, tenant: true, admits: tenants.State.Erases, limit: callLimit}
 	looking       = rule{roles: auth.Auditor | auth.Operator, limit: callLimit}
@@ -131,11 +130,19 @@ func check(procedure string, p auth.Principal) error {
 func authorisation(a *auth.Authenticator) connect.ServerInterceptor {
 	return func(next connect.ServerFunc) connect.ServerFunc {
 		asking := func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
-			p, err := a.Authenticate(ctx, bearer(ctx))
+			secret := bearer(ctx)
+			p, err := a.Authenticate(ctx, secret)
 			if err != nil {
 				return err
 			}
-			return admit(ctx, spec, stream, admitted{Principal: p}, next)
+			again := func(ctx context.Context) error {
+				p, err := a.Authenticate(ctx, secret)
+				if err == nil {
+					err = check(spec.Procedure, p)
+				}
+				return err
+			}
+			return admit(ctx, spec, stream, admitted{Principal: p, again: again}, next)
 		}
 		riding := rider(a, next, asking)
 		return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {
@@ -178,6 +185,9 @@ func bearer(ctx context.Context) string {
 type admitted struct {
 	auth.Principal
 	premise *pg.Premise
+	// again says whether the caller may still do what it does. Nil for calls that
+	// are short.
+	again func(context.Context) error
 }
 
 type admittedKey struct{}

@@ -69,7 +69,7 @@ func (h *erasureHandler) WatchErasure(ctx context.Context, req *memdv1.WatchEras
 	if err != nil {
 		return err
 	}
-	return h.erasure.Watch(ctx, c, id, req.GetUntilDone(), func(e erasure.Event) error {
+	return h.erasure.Watch(ctx, c, id, req.GetUntilDone(), admittedOf(ctx).again, func(e erasure.Event) error {
 		resp := &memdv1.WatchErasureResponse{Erasure: erasureToProto(e.Job)}
 		if e.Step != erasure.StepUnknown {
 			resp.Step = stepToProto(erasure.StepReport{Step: e.Step, Done: e.Done, Started: e.Started, Finished: e.Finished})

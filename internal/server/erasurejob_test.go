@@ -152,6 +152,38 @@ func TestForgetUser_AtOnceByTwoReplicas(t *testing.T) {
 	}
 }
 
+// A watcher whose key is revoked is told no more.
+func TestWatchErasure_EndsWithItsKey(t *testing.T) {
+	in := setup(t)
+	s := in.serve()
+	acme := in.tenant("acme")
+	_, eraser := in.key(acme.No, auth.Eraser)
+	key, auditor := in.key(acme.No, auth.Auditor)
+	_, root := in.key(auth.Installation, auth.Operator)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	request := uuid.NewString()
+	if _, err := s.erasure(eraser).ForgetUser(ctx, &memdv1.ForgetUserRequest{App: "chat", UserId: "alice", RequestId: request, Wait: durationpb.New(0)}); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := s.erasure(auditor).WatchErasure(ctx, &memdv1.WatchErasureRequest{RequestId: request})
+	if err == nil {
+		_, err = stream.Receive()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.admin(root).RevokeApiKey(ctx, &memdv1.RevokeApiKeyRequest{KeyId: key.ID.String()}); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = stream.Receive()
+	}
+	if connect.CodeOf(err) != connect.CodeUnauthenticated {
+		t.Errorf("%v", err)
+	}
+}
+
 // Another tenant's erasures and holds cannot be told from none, and what is
 // malformed, or another's to do, is refused.
 func TestErasure_OfOthersIsNotFound(t *testing.T) {
