@@ -85,7 +85,7 @@ var ownerOf = map[string]string{
 	"memories": "memory", "memory_contributions": "memory", "memory_sources": "memory",
 	"session_heads": "sessions", "session_events": "sessions", "session_state": "sessions", "user_state": "sessions", "app_state": "sessions",
 	"erasures": "erasure", "erasure_steps": "erasure", "erasure_fallen": "erasure", "erasure_subjects": "erasure",
-	"holds": "erasure", "job_counters": "erasure", "verifications": "erasure",
+	"holds": "erasure", "job_counters": "erasure", "verifications": "erasure", "survivors": "erasure",
 	"purge_targets": "purge", "purge_acks": "purge",
 	"principals":    "internal/auth",
 	"ledger_outbox": "journal", "ledger_state": "journal", "replays": "journal",

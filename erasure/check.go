@@ -67,14 +67,18 @@ func (r *Runner) draw(ctx context.Context, j Job, n *notes) error {
 }
 
 // check has the verifier look; the second time the tables are counted again
-// before. What fails stops the erasure where it is.
+// before. What fails stops the erasure where it is, and everything that is known
+// to be its own is deleted again before the next look.
 func (r *Runner) check(ctx context.Context, j Job, s Step, n *notes) error {
 	if s == StepRecheck {
 		if err := r.recount(ctx, j, n); err != nil {
 			return err
 		}
 	}
-	var err error
+	err := r.removeSurvivors(ctx, j, s)
+	if err != nil {
+		return err
+	}
 	if n.Checks, err = r.examine(ctx, j); err != nil {
 		return err
 	}
@@ -91,12 +95,24 @@ func (r *Runner) check(ctx context.Context, j Job, s Step, n *notes) error {
 		if err := hold(ctx, tx, j, s); err != nil {
 			return err
 		}
-		return noteStep(ctx, tx, j, s, *n, false, r.Clock.Now())
+		if err := noteStep(ctx, tx, j, s, *n, false, r.Clock.Now()); err != nil {
+			return err
+		}
+		return r.again(ctx, tx, j, s)
 	})
 	if err != nil {
 		return err
 	}
 	return fmt.Errorf("%s: %w", strings.Join(failed, ", "), errFailed)
+}
+
+// again has what the erasure knows to be its own deleted once more by the next try,
+// before the next look: it may have come past the guard since.
+func (r *Runner) again(ctx context.Context, tx pg.DB, j Job, s Step) error {
+	if s == StepRecheck {
+		return reopenStep(ctx, tx, j, StepSweep)
+	}
+	return errors.Join(r.reopen(ctx, tx, j, 1, 0), reopenStep(ctx, tx, j, StepVerify))
 }
 
 // recount asks the tables after the second sweep. What is left is swept again.

@@ -16,7 +16,10 @@ func AllStores() []Store { return []Store{ArtifactStore{}, SessionStore{}, Memor
 // SessionStore is events and the state of sessions, users and apps.
 type SessionStore struct{}
 
-var _ Store = SessionStore{}
+var (
+	_ Store      = SessionStore{}
+	_ rowDeleter = SessionStore{}
+)
 
 // Stage implements Store.
 func (SessionStore) Stage() Stage { return StageContent }
@@ -54,12 +57,18 @@ func (SessionStore) DeleteTenantBatch(ctx context.Context, db pg.DB, tenant memd
 	return sessions.DeleteTenantBatch(ctx, db, tenant, limit)
 }
 
+// DeleteRow implements rowDeleter.
+func (SessionStore) DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo, table, id string) (bool, error) {
+	return sessions.DeleteRow(ctx, db, tenant, table, id)
+}
+
 // ArtifactStore is artifacts, all versions and their chunks.
 type ArtifactStore struct{}
 
 var (
-	_ Store  = ArtifactStore{}
-	_ purger = ArtifactStore{}
+	_ Store      = ArtifactStore{}
+	_ purger     = ArtifactStore{}
+	_ rowDeleter = ArtifactStore{}
 )
 
 // Stage implements Store.
@@ -94,4 +103,9 @@ func (ArtifactStore) CountTenant(ctx context.Context, db pg.DB, tenant memd.Tena
 // DeleteTenantBatch implements Store.
 func (ArtifactStore) DeleteTenantBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, limit int) (int64, error) {
 	return artifacts.DeleteTenantBatch(ctx, db, tenant, limit)
+}
+
+// DeleteRow implements rowDeleter.
+func (ArtifactStore) DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo, table, id string) (bool, error) {
+	return artifacts.DeleteRow(ctx, db, tenant, table, id)
 }

@@ -68,8 +68,9 @@ type purger interface {
 type MemoryStore struct{}
 
 var (
-	_ Store   = MemoryStore{}
-	_ deriver = MemoryStore{}
+	_ Store      = MemoryStore{}
+	_ deriver    = MemoryStore{}
+	_ rowDeleter = MemoryStore{}
 )
 
 // Stage implements Store.
@@ -105,6 +106,14 @@ func (MemoryStore) CountTenant(ctx context.Context, db pg.DB, tenant memd.Tenant
 // DeleteTenantBatch implements Store.
 func (MemoryStore) DeleteTenantBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, limit int) (int64, error) {
 	return memory.DeleteTenantBatch(ctx, db, tenant, limit)
+}
+
+// DeleteRow implements rowDeleter.
+func (MemoryStore) DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo, table, id string) (bool, error) {
+	if table != "memories" {
+		return false, nil
+	}
+	return true, memory.DeleteRow(ctx, db, tenant, id)
 }
 
 // countAll counts a target in the stores of the kind.

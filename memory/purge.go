@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 )
@@ -66,4 +68,16 @@ func DeleteStale(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects [
 		return 0, fmt.Errorf("deleting stale memories: %w", err)
 	}
 	return tag.RowsAffected(), nil
+}
+
+// DeleteRow deletes a row by its id, whosever it is. One that is gone is no error.
+func DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo, id string) error {
+	of, err := uuid.Parse(id)
+	if err != nil {
+		return fmt.Errorf("%q names no memory: %w", id, memd.ErrCorrupt)
+	}
+	if _, err := db.Exec(ctx, sqlDeleteByID, pg.Args{"tenant": tenant, "ids": []uuid.UUID{of}}); err != nil {
+		return fmt.Errorf("deleting a memory: %w", err)
+	}
+	return nil
 }

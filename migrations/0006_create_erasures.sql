@@ -83,6 +83,21 @@ CREATE INDEX verifications_open ON memd.verifications (tenant_no, request_id) WH
 GRANT SELECT, INSERT (tenant_no, request_id, asked_at) ON memd.verifications TO memd_app;
 GRANT SELECT, UPDATE (done_at, checks) ON memd.verifications TO memd_worker;
 
+-- Rows that the verifier named and an operator wants deleted. They stay, as the
+-- record of who did.
+CREATE TABLE memd.survivors (
+  tenant_no  bigint      NOT NULL,
+  request_id uuid        NOT NULL,
+  table_name text        NOT NULL CHECK (table_name ~ '^[a-z_]{1,40}$'),
+  row_id     text        NOT NULL CHECK (row_id ~ '^[0-9a-f/-]{1,160}$'),
+  asked_by   uuid        NOT NULL,
+  asked_at   timestamptz NOT NULL,
+  removed_at timestamptz,
+  PRIMARY KEY (tenant_no, request_id, table_name, row_id)
+);
+GRANT SELECT, INSERT (tenant_no, request_id, table_name, row_id, asked_by, asked_at) ON memd.survivors TO memd_app;
+GRANT SELECT, UPDATE (removed_at) ON memd.survivors TO memd_worker;
+
 -- Derived rows that fell although some of their sources survive, so that the
 -- agent can derive again. Numbers and ids only.
 CREATE TABLE memd.erasure_fallen (
@@ -229,7 +244,7 @@ CREATE TRIGGER fence_accepted AFTER INSERT ON memd.erasures FOR EACH ROW EXECUTE
 CREATE TRIGGER announce AFTER INSERT ON memd.tenants FOR EACH STATEMENT EXECUTE FUNCTION memd.announce_work();
 
 -- +goose Down
-DROP TABLE memd.holds, memd.erasure_fallen, memd.erasure_subjects, memd.erasure_steps, memd.verifications, memd.erasures, memd.job_counters CASCADE;
+DROP TABLE memd.holds, memd.erasure_fallen, memd.erasure_subjects, memd.erasure_steps, memd.verifications, memd.survivors, memd.erasures, memd.job_counters CASCADE;
 DROP TRIGGER announce ON memd.tenants;
 DROP FUNCTION memd.announce_work(), memd.fence_accepted(), memd.hold_waits(), memd.held(bigint, smallint, bytea, bytea),
   memd.hold_lock(bigint), memd.next_job_no(bigint);

@@ -19,6 +19,7 @@ type erasureCmd struct {
 	Watch   erasureWatchCmd   `cmd:"" help:"Show the steps of an erasure as they are done."`
 	DryRun  erasureDryRunCmd  `cmd:"" name:"dry-run" help:"Count what an erasure would delete. Nothing is changed."`
 	Verify  erasureVerifyCmd  `cmd:"" help:"Have a worker look again whether anything is left."`
+	Remove  erasureRemoveCmd  `cmd:"" help:"Have rows deleted that a failed check names, so that the erasure can go on."`
 	Receipt erasureReceiptCmd `cmd:"" help:"Print the signed receipts of an erasure, as JSON."`
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 )
@@ -89,6 +90,30 @@ func (c *erasureVerifyCmd) Run(ctx context.Context, con *console) error {
 		}
 	}
 	return nil
+}
+
+type erasureRemoveCmd struct {
+	Request string   `arg:"" name:"request-id" help:"The request id of the erasure."`
+	Rows    []string `arg:"" name:"row" help:"Rows, as \"memd erasure get --json\" names them: the table, a colon and the id."`
+	Tenant  string   `help:"With a key of the installation: the tenant."`
+	serverFlags
+}
+
+// Run has the rows deleted before the next look.
+func (c *erasureRemoveCmd) Run(ctx context.Context, con *console) error {
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	rows := make([]string, len(c.Rows))
+	for i, row := range c.Rows {
+		rows[i] = strings.Replace(row, ":", " ", 1)
+	}
+	_, err = server.Erasure.RemoveSurvivors(ctx, &memdv1.RemoveSurvivorsRequest{RequestId: c.Request, Tenant: c.Tenant, Rows: rows})
+	if err == nil {
+		con.notef("A worker deletes %s and looks again, within a minute.", plural(int64(len(rows)), "row", "rows"))
+	}
+	return err
 }
 
 type erasureReceiptCmd struct {

@@ -8,8 +8,11 @@ import (
 	"os"
 	"path/filepath"
 
+	"connectrpc.com/connect/v2"
 	"github.com/google/uuid"
 
+	"forgettable.dev/memd"
+	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/provenance"
@@ -39,22 +42,40 @@ func (f *databaseFlag) with(ctx context.Context, use func(db pg.DB) error) error
 	})
 }
 
-type receiptPublicKeyCmd struct{ databaseFlag }
+type receiptPublicKeyCmd struct {
+	DatabaseURL string `placeholder:"URL" help:"Ask the database and not the server, as a role that may read receipts."`
+	serverFlags
+}
 
 // Run prints the public keyset, in the JSON of Tink's keysets.
 func (c *receiptPublicKeyCmd) Run(ctx context.Context, con *console) error {
-	return c.with(ctx, func(db pg.DB) error {
-		keys, err := receipts.PublicKeys(ctx, db)
-		if err != nil {
-			return &hintedError{err: err, hint: "A worker makes the first key when it starts."}
-		}
-		data, err := keys.JSON()
-		if err != nil {
-			return err
-		}
+	data, err := c.fetch(ctx)
+	if errors.Is(err, memd.ErrNotFound) || connect.CodeOf(err) == connect.CodeNotFound {
+		err = &hintedError{err: err, hint: "A worker makes the first key when it starts."}
+	}
+	if err == nil {
 		_, err = con.Stdout.Write(data)
+	}
+	return err
+}
+
+func (c *receiptPublicKeyCmd) fetch(ctx context.Context) (data []byte, err error) {
+	if c.DatabaseURL == "" {
+		server, err := c.connect()
+		if err != nil {
+			return nil, err
+		}
+		resp, err := server.Erasure.GetReceiptKeys(ctx, &memdv1.GetReceiptKeysRequest{})
+		return resp.GetKeyset(), err
+	}
+	err = (&databaseFlag{c.DatabaseURL}).with(ctx, func(db pg.DB) error {
+		keys, err := receipts.PublicKeys(ctx, db)
+		if err == nil {
+			data, err = keys.JSON()
+		}
 		return err
 	})
+	return data, err
 }
 
 type receiptExportCmd struct {

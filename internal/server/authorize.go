@@ -46,9 +46,12 @@ var (
 	deleting    = rule{roles: auth.Agent | auth.Eraser, tenant: true, admits: active, limit: erasureLimit}
 	forgetting  = rule{roles: auth.Eraser, tenant: true, admits: tenants.State.Erases, limit: erasureLimit}
 	// purging is for the installation's own keys alone, as its handler sees to.
-	purging       = rule{roles: auth.Operator, limit: erasureLimit}
-	following     = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: callLimit}
-	watching      = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: streamLimit}
+	purging   = rule{roles: auth.Operator, limit: erasureLimit}
+	following = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: callLimit}
+	watching  = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: streamLimit}
+	// publishing is for everybody who has a key at all.
+	publishing    = rule{roles: auth.Agent | auth.Eraser | auth.Auditor | auth.Operator | auth.Approver, limit: callLimit}
+	removing      = rule{roles: auth.Operator, limit: callLimit}
 	verifying     = rule{roles: auth.Eraser | auth.Auditor, limit: time.Minute}
 	holding       = rule{roles: auth.Operator, tenant: true, admits: tenants.State.Erases, limit: callLimit}
 	looking       = rule{roles: auth.Auditor | auth.Operator, limit: callLimit}
@@ -85,18 +88,20 @@ var rules = map[string]rule{
 	memdv1connect.ArtifactServiceGetArtifactVersionProcedure:   remembering,
 	memdv1connect.ArtifactServiceDeleteArtifactProcedure:       remembering,
 
-	memdv1connect.ErasureServiceForgetUserProcedure:    forgetting,
-	memdv1connect.ErasureServiceForgetSessionProcedure: forgetting,
-	memdv1connect.ErasureServiceDeleteTenantProcedure:  purging,
-	memdv1connect.ErasureServiceDryRunProcedure:        following,
-	memdv1connect.ErasureServiceGetErasureProcedure:    following,
-	memdv1connect.ErasureServiceListErasuresProcedure:  following,
-	memdv1connect.ErasureServiceGetReceiptProcedure:    following,
-	memdv1connect.ErasureServiceWatchErasureProcedure:  watching,
-	memdv1connect.ErasureServiceVerifyErasureProcedure: verifying,
-	memdv1connect.ErasureServiceHoldProcedure:          holding,
-	memdv1connect.ErasureServiceReleaseHoldProcedure:   holding,
-	memdv1connect.ErasureServiceListHoldsProcedure:     following,
+	memdv1connect.ErasureServiceForgetUserProcedure:      forgetting,
+	memdv1connect.ErasureServiceForgetSessionProcedure:   forgetting,
+	memdv1connect.ErasureServiceDeleteTenantProcedure:    purging,
+	memdv1connect.ErasureServiceDryRunProcedure:          following,
+	memdv1connect.ErasureServiceGetErasureProcedure:      following,
+	memdv1connect.ErasureServiceListErasuresProcedure:    following,
+	memdv1connect.ErasureServiceGetReceiptProcedure:      following,
+	memdv1connect.ErasureServiceWatchErasureProcedure:    watching,
+	memdv1connect.ErasureServiceVerifyErasureProcedure:   verifying,
+	memdv1connect.ErasureServiceRemoveSurvivorsProcedure: removing,
+	memdv1connect.ErasureServiceGetReceiptKeysProcedure:  publishing,
+	memdv1connect.ErasureServiceHoldProcedure:            holding,
+	memdv1connect.ErasureServiceReleaseHoldProcedure:     holding,
+	memdv1connect.ErasureServiceListHoldsProcedure:       following,
 
 	memdv1connect.AdminServiceGetTenantProcedure:     looking,
 	memdv1connect.AdminServiceListTenantsProcedure:   looking,

@@ -83,6 +83,10 @@ func TestRules_Matrix(t *testing.T) {
 			return role == auth.Operator && tenant != auth.Installation
 		case procedure == erasure+"DeleteTenant": // Whose handler refuses a tenant's own key.
 			return role == auth.Operator
+		case procedure == erasure+"GetReceiptKeys":
+			return role != 0
+		case procedure == erasure+"RemoveSurvivors":
+			return role == auth.Operator
 		case procedure == erasure+"VerifyErasure":
 			return role == auth.Eraser || role == auth.Auditor
 		case strings.HasPrefix(procedure, erasure):

@@ -50,7 +50,10 @@ var durability = map[string]func(answer any) bool{
 	memdv1connect.ErasureServiceGetReceiptProcedure:    never,
 	memdv1connect.ErasureServiceWatchErasureProcedure:  never,
 	memdv1connect.ErasureServiceVerifyErasureProcedure: never,
-	memdv1connect.ErasureServiceListHoldsProcedure:     never,
+	// What a rollback undeletes is named by the next check, and asked for again.
+	memdv1connect.ErasureServiceRemoveSurvivorsProcedure: never,
+	memdv1connect.ErasureServiceGetReceiptKeysProcedure:  never,
+	memdv1connect.ErasureServiceListHoldsProcedure:       never,
 
 	memdv1connect.TargetServiceListTargetsProcedure:  never,
 	memdv1connect.TargetServiceCreateTargetProcedure: never,

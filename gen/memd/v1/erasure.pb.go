@@ -1521,6 +1521,185 @@ func (x *VerifyErasureResponse) GetFinished() bool {
 	return false
 }
 
+type RemoveSurvivorsRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// For a key of the installation: the tenant's name.
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// As the check has them: the table, a space and the id.
+	Rows          []string `protobuf:"bytes,3,rep,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSurvivorsRequest) Reset() {
+	*x = RemoveSurvivorsRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSurvivorsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSurvivorsRequest) ProtoMessage() {}
+
+func (x *RemoveSurvivorsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSurvivorsRequest.ProtoReflect.Descriptor instead.
+func (*RemoveSurvivorsRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RemoveSurvivorsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RemoveSurvivorsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *RemoveSurvivorsRequest) GetRows() []string {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+type RemoveSurvivorsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSurvivorsResponse) Reset() {
+	*x = RemoveSurvivorsResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSurvivorsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSurvivorsResponse) ProtoMessage() {}
+
+func (x *RemoveSurvivorsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSurvivorsResponse.ProtoReflect.Descriptor instead.
+func (*RemoveSurvivorsResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{25}
+}
+
+type GetReceiptKeysRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReceiptKeysRequest) Reset() {
+	*x = GetReceiptKeysRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReceiptKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReceiptKeysRequest) ProtoMessage() {}
+
+func (x *GetReceiptKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReceiptKeysRequest.ProtoReflect.Descriptor instead.
+func (*GetReceiptKeysRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{26}
+}
+
+type GetReceiptKeysResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A keyset of Tink's, in JSON.
+	Keyset        []byte `protobuf:"bytes,1,opt,name=keyset,proto3" json:"keyset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetReceiptKeysResponse) Reset() {
+	*x = GetReceiptKeysResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetReceiptKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetReceiptKeysResponse) ProtoMessage() {}
+
+func (x *GetReceiptKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetReceiptKeysResponse.ProtoReflect.Descriptor instead.
+func (*GetReceiptKeysResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GetReceiptKeysResponse) GetKeyset() []byte {
+	if x != nil {
+		return x.Keyset
+	}
+	return nil
+}
+
 // Erasure says where an erasure stands. It names neither the user nor the
 // conversation.
 type Erasure struct {
@@ -1551,7 +1730,7 @@ type Erasure struct {
 
 func (x *Erasure) Reset() {
 	*x = Erasure{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[24]
+	mi := &file_memd_v1_erasure_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1742,7 @@ func (x *Erasure) String() string {
 func (*Erasure) ProtoMessage() {}
 
 func (x *Erasure) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[24]
+	mi := &file_memd_v1_erasure_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1755,7 @@ func (x *Erasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Erasure.ProtoReflect.Descriptor instead.
 func (*Erasure) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{24}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Erasure) GetRequestId() string {
@@ -1677,7 +1856,7 @@ type ErasureStep struct {
 
 func (x *ErasureStep) Reset() {
 	*x = ErasureStep{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[25]
+	mi := &file_memd_v1_erasure_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1868,7 @@ func (x *ErasureStep) String() string {
 func (*ErasureStep) ProtoMessage() {}
 
 func (x *ErasureStep) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[25]
+	mi := &file_memd_v1_erasure_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1881,7 @@ func (x *ErasureStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStep.ProtoReflect.Descriptor instead.
 func (*ErasureStep) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{25}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ErasureStep) GetName() string {
@@ -1754,7 +1933,7 @@ type ErasureCheck struct {
 
 func (x *ErasureCheck) Reset() {
 	*x = ErasureCheck{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[26]
+	mi := &file_memd_v1_erasure_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +1945,7 @@ func (x *ErasureCheck) String() string {
 func (*ErasureCheck) ProtoMessage() {}
 
 func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[26]
+	mi := &file_memd_v1_erasure_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +1958,7 @@ func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureCheck.ProtoReflect.Descriptor instead.
 func (*ErasureCheck) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{26}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ErasureCheck) GetName() string {
@@ -1847,7 +2026,7 @@ type TargetAnswer struct {
 
 func (x *TargetAnswer) Reset() {
 	*x = TargetAnswer{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[27]
+	mi := &file_memd_v1_erasure_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +2038,7 @@ func (x *TargetAnswer) String() string {
 func (*TargetAnswer) ProtoMessage() {}
 
 func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[27]
+	mi := &file_memd_v1_erasure_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +2051,7 @@ func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetAnswer.ProtoReflect.Descriptor instead.
 func (*TargetAnswer) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{27}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TargetAnswer) GetTarget() string {
@@ -1930,7 +2109,7 @@ type LegalHold struct {
 
 func (x *LegalHold) Reset() {
 	*x = LegalHold{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[28]
+	mi := &file_memd_v1_erasure_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2121,7 @@ func (x *LegalHold) String() string {
 func (*LegalHold) ProtoMessage() {}
 
 func (x *LegalHold) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[28]
+	mi := &file_memd_v1_erasure_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2134,7 @@ func (x *LegalHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LegalHold.ProtoReflect.Descriptor instead.
 func (*LegalHold) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{28}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LegalHold) GetHoldId() string {
@@ -2058,7 +2237,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[29]
+	mi := &file_memd_v1_erasure_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2249,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[29]
+	mi := &file_memd_v1_erasure_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2262,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{29}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Report) GetRequestId() string {
@@ -2207,7 +2386,7 @@ type StoreCount struct {
 
 func (x *StoreCount) Reset() {
 	*x = StoreCount{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[30]
+	mi := &file_memd_v1_erasure_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2398,7 @@ func (x *StoreCount) String() string {
 func (*StoreCount) ProtoMessage() {}
 
 func (x *StoreCount) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[30]
+	mi := &file_memd_v1_erasure_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2411,7 @@ func (x *StoreCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCount.ProtoReflect.Descriptor instead.
 func (*StoreCount) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{30}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StoreCount) GetStore() string {
@@ -2271,7 +2450,7 @@ type FallenRow struct {
 
 func (x *FallenRow) Reset() {
 	*x = FallenRow{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[31]
+	mi := &file_memd_v1_erasure_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +2462,7 @@ func (x *FallenRow) String() string {
 func (*FallenRow) ProtoMessage() {}
 
 func (x *FallenRow) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[31]
+	mi := &file_memd_v1_erasure_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +2475,7 @@ func (x *FallenRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FallenRow.ProtoReflect.Descriptor instead.
 func (*FallenRow) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{31}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FallenRow) GetMemoryId() string {
@@ -2346,7 +2525,7 @@ type KeyDestruction struct {
 
 func (x *KeyDestruction) Reset() {
 	*x = KeyDestruction{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[32]
+	mi := &file_memd_v1_erasure_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2537,7 @@ func (x *KeyDestruction) String() string {
 func (*KeyDestruction) ProtoMessage() {}
 
 func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[32]
+	mi := &file_memd_v1_erasure_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2550,7 @@ func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyDestruction.ProtoReflect.Descriptor instead.
 func (*KeyDestruction) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{32}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *KeyDestruction) GetKmsVersion() string {
@@ -2508,7 +2687,16 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\x06tenant\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"b\n" +
 	"\x15VerifyErasureResponse\x12-\n" +
 	"\x06checks\x18\x01 \x03(\v2\x15.memd.v1.ErasureCheckR\x06checks\x12\x1a\n" +
-	"\bfinished\x18\x02 \x01(\bR\bfinished\"\xf0\x03\n" +
+	"\bfinished\x18\x02 \x01(\bR\bfinished\"\xa0\x01\n" +
+	"\x16RemoveSurvivorsRequest\x12'\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
+	"\x06tenant\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\x12<\n" +
+	"\x04rows\x18\x03 \x03(\tB(\xbaH%\x92\x01\"\b\x01\x10d\"\x1cr\x1a(\xc8\x012\x15^[a-z_]+ [0-9a-f/-]+$R\x04rows\"\x19\n" +
+	"\x17RemoveSurvivorsResponse\"\x17\n" +
+	"\x15GetReceiptKeysRequest\"0\n" +
+	"\x16GetReceiptKeysResponse\x12\x16\n" +
+	"\x06keyset\x18\x01 \x01(\fR\x06keyset\"\xf0\x03\n" +
 	"\aErasure\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12(\n" +
@@ -2607,7 +2795,7 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\x11ERASURE_KIND_USER\x10\x01\x12\x18\n" +
 	"\x14ERASURE_KIND_SESSION\x10\x02\x12 \n" +
 	"\x1cERASURE_KIND_SESSION_CONTENT\x10\x03\x12\x17\n" +
-	"\x13ERASURE_KIND_TENANT\x10\x042\xa3\a\n" +
+	"\x13ERASURE_KIND_TENANT\x10\x042\xd6\b\n" +
 	"\x0eErasureService\x12J\n" +
 	"\n" +
 	"ForgetUser\x12\x1a.memd.v1.ForgetUserRequest\x1a\x1b.memd.v1.ForgetUserResponse\"\x03\x90\x02\x02\x12S\n" +
@@ -2623,7 +2811,9 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\tListHolds\x12\x19.memd.v1.ListHoldsRequest\x1a\x1a.memd.v1.ListHoldsResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\n" +
 	"GetReceipt\x12\x1a.memd.v1.GetReceiptRequest\x1a\x1b.memd.v1.GetReceiptResponse\"\x03\x90\x02\x01\x12N\n" +
-	"\rVerifyErasure\x12\x1d.memd.v1.VerifyErasureRequest\x1a\x1e.memd.v1.VerifyErasureResponseB)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
+	"\rVerifyErasure\x12\x1d.memd.v1.VerifyErasureRequest\x1a\x1e.memd.v1.VerifyErasureResponse\x12Y\n" +
+	"\x0fRemoveSurvivors\x12\x1f.memd.v1.RemoveSurvivorsRequest\x1a .memd.v1.RemoveSurvivorsResponse\"\x03\x90\x02\x02\x12V\n" +
+	"\x0eGetReceiptKeys\x12\x1e.memd.v1.GetReceiptKeysRequest\x1a\x1f.memd.v1.GetReceiptKeysResponse\"\x03\x90\x02\x01B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
 	file_memd_v1_erasure_proto_rawDescOnce sync.Once
@@ -2638,98 +2828,102 @@ func file_memd_v1_erasure_proto_rawDescGZIP() []byte {
 }
 
 var file_memd_v1_erasure_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_memd_v1_erasure_proto_goTypes = []any{
-	(ErasureState)(0),             // 0: memd.v1.ErasureState
-	(ErasureKind)(0),              // 1: memd.v1.ErasureKind
-	(*ForgetUserRequest)(nil),     // 2: memd.v1.ForgetUserRequest
-	(*ForgetUserResponse)(nil),    // 3: memd.v1.ForgetUserResponse
-	(*ForgetSessionRequest)(nil),  // 4: memd.v1.ForgetSessionRequest
-	(*ForgetSessionResponse)(nil), // 5: memd.v1.ForgetSessionResponse
-	(*DeleteTenantRequest)(nil),   // 6: memd.v1.DeleteTenantRequest
-	(*DeleteTenantResponse)(nil),  // 7: memd.v1.DeleteTenantResponse
-	(*DryRunRequest)(nil),         // 8: memd.v1.DryRunRequest
-	(*DryRunResponse)(nil),        // 9: memd.v1.DryRunResponse
-	(*GetErasureRequest)(nil),     // 10: memd.v1.GetErasureRequest
-	(*GetErasureResponse)(nil),    // 11: memd.v1.GetErasureResponse
-	(*ListErasuresRequest)(nil),   // 12: memd.v1.ListErasuresRequest
-	(*ListErasuresResponse)(nil),  // 13: memd.v1.ListErasuresResponse
-	(*WatchErasureRequest)(nil),   // 14: memd.v1.WatchErasureRequest
-	(*WatchErasureResponse)(nil),  // 15: memd.v1.WatchErasureResponse
-	(*HoldRequest)(nil),           // 16: memd.v1.HoldRequest
-	(*HoldResponse)(nil),          // 17: memd.v1.HoldResponse
-	(*ReleaseHoldRequest)(nil),    // 18: memd.v1.ReleaseHoldRequest
-	(*ReleaseHoldResponse)(nil),   // 19: memd.v1.ReleaseHoldResponse
-	(*ListHoldsRequest)(nil),      // 20: memd.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),     // 21: memd.v1.ListHoldsResponse
-	(*GetReceiptRequest)(nil),     // 22: memd.v1.GetReceiptRequest
-	(*GetReceiptResponse)(nil),    // 23: memd.v1.GetReceiptResponse
-	(*VerifyErasureRequest)(nil),  // 24: memd.v1.VerifyErasureRequest
-	(*VerifyErasureResponse)(nil), // 25: memd.v1.VerifyErasureResponse
-	(*Erasure)(nil),               // 26: memd.v1.Erasure
-	(*ErasureStep)(nil),           // 27: memd.v1.ErasureStep
-	(*ErasureCheck)(nil),          // 28: memd.v1.ErasureCheck
-	(*TargetAnswer)(nil),          // 29: memd.v1.TargetAnswer
-	(*LegalHold)(nil),             // 30: memd.v1.LegalHold
-	(*Report)(nil),                // 31: memd.v1.Report
-	(*StoreCount)(nil),            // 32: memd.v1.StoreCount
-	(*FallenRow)(nil),             // 33: memd.v1.FallenRow
-	(*KeyDestruction)(nil),        // 34: memd.v1.KeyDestruction
-	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*Scope)(nil),                 // 37: memd.v1.Scope
-	(*Source)(nil),                // 38: memd.v1.Source
-	(Kind)(0),                     // 39: memd.v1.Kind
+	(ErasureState)(0),               // 0: memd.v1.ErasureState
+	(ErasureKind)(0),                // 1: memd.v1.ErasureKind
+	(*ForgetUserRequest)(nil),       // 2: memd.v1.ForgetUserRequest
+	(*ForgetUserResponse)(nil),      // 3: memd.v1.ForgetUserResponse
+	(*ForgetSessionRequest)(nil),    // 4: memd.v1.ForgetSessionRequest
+	(*ForgetSessionResponse)(nil),   // 5: memd.v1.ForgetSessionResponse
+	(*DeleteTenantRequest)(nil),     // 6: memd.v1.DeleteTenantRequest
+	(*DeleteTenantResponse)(nil),    // 7: memd.v1.DeleteTenantResponse
+	(*DryRunRequest)(nil),           // 8: memd.v1.DryRunRequest
+	(*DryRunResponse)(nil),          // 9: memd.v1.DryRunResponse
+	(*GetErasureRequest)(nil),       // 10: memd.v1.GetErasureRequest
+	(*GetErasureResponse)(nil),      // 11: memd.v1.GetErasureResponse
+	(*ListErasuresRequest)(nil),     // 12: memd.v1.ListErasuresRequest
+	(*ListErasuresResponse)(nil),    // 13: memd.v1.ListErasuresResponse
+	(*WatchErasureRequest)(nil),     // 14: memd.v1.WatchErasureRequest
+	(*WatchErasureResponse)(nil),    // 15: memd.v1.WatchErasureResponse
+	(*HoldRequest)(nil),             // 16: memd.v1.HoldRequest
+	(*HoldResponse)(nil),            // 17: memd.v1.HoldResponse
+	(*ReleaseHoldRequest)(nil),      // 18: memd.v1.ReleaseHoldRequest
+	(*ReleaseHoldResponse)(nil),     // 19: memd.v1.ReleaseHoldResponse
+	(*ListHoldsRequest)(nil),        // 20: memd.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),       // 21: memd.v1.ListHoldsResponse
+	(*GetReceiptRequest)(nil),       // 22: memd.v1.GetReceiptRequest
+	(*GetReceiptResponse)(nil),      // 23: memd.v1.GetReceiptResponse
+	(*VerifyErasureRequest)(nil),    // 24: memd.v1.VerifyErasureRequest
+	(*VerifyErasureResponse)(nil),   // 25: memd.v1.VerifyErasureResponse
+	(*RemoveSurvivorsRequest)(nil),  // 26: memd.v1.RemoveSurvivorsRequest
+	(*RemoveSurvivorsResponse)(nil), // 27: memd.v1.RemoveSurvivorsResponse
+	(*GetReceiptKeysRequest)(nil),   // 28: memd.v1.GetReceiptKeysRequest
+	(*GetReceiptKeysResponse)(nil),  // 29: memd.v1.GetReceiptKeysResponse
+	(*Erasure)(nil),                 // 30: memd.v1.Erasure
+	(*ErasureStep)(nil),             // 31: memd.v1.ErasureStep
+	(*ErasureCheck)(nil),            // 32: memd.v1.ErasureCheck
+	(*TargetAnswer)(nil),            // 33: memd.v1.TargetAnswer
+	(*LegalHold)(nil),               // 34: memd.v1.LegalHold
+	(*Report)(nil),                  // 35: memd.v1.Report
+	(*StoreCount)(nil),              // 36: memd.v1.StoreCount
+	(*FallenRow)(nil),               // 37: memd.v1.FallenRow
+	(*KeyDestruction)(nil),          // 38: memd.v1.KeyDestruction
+	(*durationpb.Duration)(nil),     // 39: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 40: google.protobuf.Timestamp
+	(*Scope)(nil),                   // 41: memd.v1.Scope
+	(*Source)(nil),                  // 42: memd.v1.Source
+	(Kind)(0),                       // 43: memd.v1.Kind
 }
 var file_memd_v1_erasure_proto_depIdxs = []int32{
-	35, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
-	31, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
-	35, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
-	31, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
-	35, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
-	31, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
-	32, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
-	31, // 7: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
+	39, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
+	35, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
+	39, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
+	35, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
+	39, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
+	35, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
+	36, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
+	35, // 7: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
 	0,  // 8: memd.v1.ListErasuresRequest.states:type_name -> memd.v1.ErasureState
-	26, // 9: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
-	26, // 10: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
-	27, // 11: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
-	30, // 12: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
-	26, // 13: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
-	30, // 14: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
-	30, // 15: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
-	28, // 16: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
+	30, // 9: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
+	30, // 10: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
+	31, // 11: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
+	34, // 12: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
+	30, // 13: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
+	34, // 14: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
+	34, // 15: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
+	32, // 16: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
 	1,  // 17: memd.v1.Erasure.kind:type_name -> memd.v1.ErasureKind
 	0,  // 18: memd.v1.Erasure.state:type_name -> memd.v1.ErasureState
-	36, // 19: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
-	36, // 20: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
-	36, // 21: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
-	36, // 22: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
-	36, // 23: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
-	36, // 24: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
-	36, // 25: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
-	35, // 26: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
-	36, // 27: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
+	40, // 19: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
+	40, // 20: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
+	40, // 21: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
+	40, // 22: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
+	40, // 23: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
+	40, // 24: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
+	40, // 25: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
+	39, // 26: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
+	40, // 27: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
 	1,  // 28: memd.v1.LegalHold.kind:type_name -> memd.v1.ErasureKind
-	36, // 29: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
-	36, // 30: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
+	40, // 29: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
+	40, // 30: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
 	0,  // 31: memd.v1.Report.state:type_name -> memd.v1.ErasureState
-	36, // 32: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
-	36, // 33: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
-	32, // 34: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
-	33, // 35: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
-	34, // 36: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
-	26, // 37: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
-	27, // 38: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
-	28, // 39: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
-	29, // 40: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
-	32, // 41: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
-	37, // 42: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
-	38, // 43: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
-	39, // 44: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
-	36, // 45: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
-	36, // 46: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
-	36, // 47: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
+	40, // 32: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
+	40, // 33: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
+	36, // 34: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
+	37, // 35: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
+	38, // 36: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
+	30, // 37: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
+	31, // 38: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
+	32, // 39: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
+	33, // 40: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
+	36, // 41: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
+	41, // 42: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
+	42, // 43: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
+	43, // 44: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
+	40, // 45: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
+	40, // 46: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
+	40, // 47: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
 	2,  // 48: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
 	4,  // 49: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
 	6,  // 50: memd.v1.ErasureService.DeleteTenant:input_type -> memd.v1.DeleteTenantRequest
@@ -2742,20 +2936,24 @@ var file_memd_v1_erasure_proto_depIdxs = []int32{
 	20, // 57: memd.v1.ErasureService.ListHolds:input_type -> memd.v1.ListHoldsRequest
 	22, // 58: memd.v1.ErasureService.GetReceipt:input_type -> memd.v1.GetReceiptRequest
 	24, // 59: memd.v1.ErasureService.VerifyErasure:input_type -> memd.v1.VerifyErasureRequest
-	3,  // 60: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
-	5,  // 61: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
-	7,  // 62: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
-	9,  // 63: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
-	11, // 64: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
-	13, // 65: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
-	15, // 66: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
-	17, // 67: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
-	19, // 68: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
-	21, // 69: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
-	23, // 70: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
-	25, // 71: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
-	60, // [60:72] is the sub-list for method output_type
-	48, // [48:60] is the sub-list for method input_type
+	26, // 60: memd.v1.ErasureService.RemoveSurvivors:input_type -> memd.v1.RemoveSurvivorsRequest
+	28, // 61: memd.v1.ErasureService.GetReceiptKeys:input_type -> memd.v1.GetReceiptKeysRequest
+	3,  // 62: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
+	5,  // 63: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
+	7,  // 64: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
+	9,  // 65: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
+	11, // 66: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
+	13, // 67: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
+	15, // 68: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
+	17, // 69: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
+	19, // 70: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
+	21, // 71: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
+	23, // 72: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
+	25, // 73: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
+	27, // 74: memd.v1.ErasureService.RemoveSurvivors:output_type -> memd.v1.RemoveSurvivorsResponse
+	29, // 75: memd.v1.ErasureService.GetReceiptKeys:output_type -> memd.v1.GetReceiptKeysResponse
+	62, // [62:76] is the sub-list for method output_type
+	48, // [48:62] is the sub-list for method input_type
 	48, // [48:48] is the sub-list for extension type_name
 	48, // [48:48] is the sub-list for extension extendee
 	0,  // [0:48] is the sub-list for field type_name
@@ -2767,14 +2965,14 @@ func file_memd_v1_erasure_proto_init() {
 		return
 	}
 	file_memd_v1_common_proto_init()
-	file_memd_v1_erasure_proto_msgTypes[30].OneofWrappers = []any{}
+	file_memd_v1_erasure_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_erasure_proto_rawDesc), len(file_memd_v1_erasure_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   33,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -53,6 +53,12 @@ const (
 	// ErasureServiceVerifyErasureProcedure is the procedure name of the ErasureService's VerifyErasure
 	// RPC.
 	ErasureServiceVerifyErasureProcedure = "/memd.v1.ErasureService/VerifyErasure"
+	// ErasureServiceRemoveSurvivorsProcedure is the procedure name of the ErasureService's
+	// RemoveSurvivors RPC.
+	ErasureServiceRemoveSurvivorsProcedure = "/memd.v1.ErasureService/RemoveSurvivors"
+	// ErasureServiceGetReceiptKeysProcedure is the procedure name of the ErasureService's
+	// GetReceiptKeys RPC.
+	ErasureServiceGetReceiptKeysProcedure = "/memd.v1.ErasureService/GetReceiptKeys"
 )
 
 var (
@@ -151,6 +157,22 @@ var (
 			Procedure:  ErasureServiceVerifyErasureProcedure,
 		}
 	})
+	erasureServiceRemoveSurvivorsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("RemoveSurvivors"),
+			Procedure:        ErasureServiceRemoveSurvivorsProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	erasureServiceGetReceiptKeysSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("GetReceiptKeys"),
+			Procedure:        ErasureServiceGetReceiptKeysProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
 )
 
 // ErasureServiceClient is a client for the memd.v1.ErasureService service.
@@ -185,7 +207,8 @@ type ErasureServiceClient interface {
 	ListErasures(context.Context, *v1.ListErasuresRequest) (*v1.ListErasuresResponse, error)
 	// WatchErasure sends what happens to an erasure, from its acceptance on, until
 	// it is final. Any replica can be asked. It ends without an error when the
-	// server does; ask again, and everything is told again.
+	// server does, and after most of an hour; ask again, and everything is told
+	// again.
 	WatchErasure(context.Context, *v1.WatchErasureRequest) (ErasureServiceWatchErasureClientStream, error)
 	// Hold sets a legal hold on a user, a conversation or the whole tenant: no
 	// erasure of whom it covers begins another step. Those that are under way stop
@@ -201,6 +224,15 @@ type ErasureServiceClient interface {
 	// VerifyErasure has a worker look again whether anything is left of what an
 	// erasure that is done has erased. It waits for at most half a minute.
 	VerifyErasure(context.Context, *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error)
+	// RemoveSurvivors has a worker delete rows that a check of the erasure named,
+	// whosever they are, before it looks again: an erasure whose check failed goes
+	// on when nothing is left to be found, and never otherwise. It needs the role
+	// "operator". A row that no check names is refused. An artifact goes with all
+	// its versions, and a part of a version with the whole version.
+	RemoveSurvivors(context.Context, *v1.RemoveSurvivorsRequest) (*v1.RemoveSurvivorsResponse, error)
+	// GetReceiptKeys returns the public keys that receipts verify with. They say
+	// nothing about anybody; every key may ask.
+	GetReceiptKeys(context.Context, *v1.GetReceiptKeysRequest) (*v1.GetReceiptKeysResponse, error)
 }
 
 // NewErasureServiceClient constructs a client for the memd.v1.ErasureService service. Multiple
@@ -262,7 +294,8 @@ type ErasureServiceHandler interface {
 	ListErasures(context.Context, *v1.ListErasuresRequest) (*v1.ListErasuresResponse, error)
 	// WatchErasure sends what happens to an erasure, from its acceptance on, until
 	// it is final. Any replica can be asked. It ends without an error when the
-	// server does; ask again, and everything is told again.
+	// server does, and after most of an hour; ask again, and everything is told
+	// again.
 	WatchErasure(context.Context, *v1.WatchErasureRequest, ErasureServiceWatchErasureServerStream) error
 	// Hold sets a legal hold on a user, a conversation or the whole tenant: no
 	// erasure of whom it covers begins another step. Those that are under way stop
@@ -278,6 +311,15 @@ type ErasureServiceHandler interface {
 	// VerifyErasure has a worker look again whether anything is left of what an
 	// erasure that is done has erased. It waits for at most half a minute.
 	VerifyErasure(context.Context, *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error)
+	// RemoveSurvivors has a worker delete rows that a check of the erasure named,
+	// whosever they are, before it looks again: an erasure whose check failed goes
+	// on when nothing is left to be found, and never otherwise. It needs the role
+	// "operator". A row that no check names is refused. An artifact goes with all
+	// its versions, and a part of a version with the whole version.
+	RemoveSurvivors(context.Context, *v1.RemoveSurvivorsRequest) (*v1.RemoveSurvivorsResponse, error)
+	// GetReceiptKeys returns the public keys that receipts verify with. They say
+	// nothing about anybody; every key may ask.
+	GetReceiptKeys(context.Context, *v1.GetReceiptKeysRequest) (*v1.GetReceiptKeysResponse, error)
 }
 
 // RegisterErasureServiceHandler registers svc as the memd.v1.ErasureService implementation on
@@ -297,6 +339,8 @@ func RegisterErasureServiceHandler(server *connect.Server, svc ErasureServiceHan
 		connect.Method{Spec: erasureServiceListHoldsSpec(), Handler: adapter.listHolds},
 		connect.Method{Spec: erasureServiceGetReceiptSpec(), Handler: adapter.getReceipt},
 		connect.Method{Spec: erasureServiceVerifyErasureSpec(), Handler: adapter.verifyErasure},
+		connect.Method{Spec: erasureServiceRemoveSurvivorsSpec(), Handler: adapter.removeSurvivors},
+		connect.Method{Spec: erasureServiceGetReceiptKeysSpec(), Handler: adapter.getReceiptKeys},
 	)
 }
 
@@ -365,6 +409,14 @@ func (UnimplementedErasureServiceHandler) GetReceipt(context.Context, *v1.GetRec
 
 func (UnimplementedErasureServiceHandler) VerifyErasure(context.Context, *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.VerifyErasure is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) RemoveSurvivors(context.Context, *v1.RemoveSurvivorsRequest) (*v1.RemoveSurvivorsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.RemoveSurvivors is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) GetReceiptKeys(context.Context, *v1.GetReceiptKeysRequest) (*v1.GetReceiptKeysResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.GetReceiptKeys is not implemented")
 }
 
 type erasureServiceClient struct {
@@ -462,6 +514,22 @@ func (c *erasureServiceClient) GetReceipt(ctx context.Context, req *v1.GetReceip
 func (c *erasureServiceClient) VerifyErasure(ctx context.Context, req *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error) {
 	var res v1.VerifyErasureResponse
 	if err := c.client.CallUnary(ctx, erasureServiceVerifyErasureSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) RemoveSurvivors(ctx context.Context, req *v1.RemoveSurvivorsRequest) (*v1.RemoveSurvivorsResponse, error) {
+	var res v1.RemoveSurvivorsResponse
+	if err := c.client.CallUnary(ctx, erasureServiceRemoveSurvivorsSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) GetReceiptKeys(ctx context.Context, req *v1.GetReceiptKeysRequest) (*v1.GetReceiptKeysResponse, error) {
+	var res v1.GetReceiptKeysResponse
+	if err := c.client.CallUnary(ctx, erasureServiceGetReceiptKeysSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -603,6 +671,30 @@ func (h erasureServiceHandler) verifyErasure(ctx context.Context, _ connect.Spec
 		return err
 	}
 	res, err := h.svc.VerifyErasure(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) removeSurvivors(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.RemoveSurvivorsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.RemoveSurvivors(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) getReceiptKeys(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.GetReceiptKeysRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.GetReceiptKeys(ctx, &req)
 	if err != nil {
 		return err
 	}
