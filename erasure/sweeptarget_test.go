@@ -11,7 +11,6 @@ import (
 
 	"forgettable.dev/memd/eraser"
 	"forgettable.dev/memd/internal/fault"
-	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/purge"
 )
@@ -118,7 +117,7 @@ func (s *outsideStore) Verify(_ context.Context, r eraser.Request) (n int64, err
 func (w *sweep) register(p people) {
 	w.t.Helper()
 	for _, order := range []purge.Order{purge.BeforeSessions, purge.WithSessions, purge.AfterMemory} {
-		err := w.DB.Pool(node.AppRole).With(w.t.Context(), func(db pg.DB) error {
+		err := w.app.With(w.t.Context(), func(db pg.DB) error { // A pool for each would be one for each point.
 			_, _, err := w.caller.Create(w.t.Context(), db, purge.New{
 				Tenant: p.tenant.No, Name: fmt.Sprintf("store-%d", order), Kind: purge.KindConnect, Order: order,
 				URL: w.storeURL, AllowPrivate: true, Secret: targetToken,
