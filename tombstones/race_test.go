@@ -26,8 +26,8 @@ const (
 	raceWriters  = 24
 	raceMany     = 200 // writers of a long run
 	raceVictims  = 6
-	raceFencers  = 3               // at once, each with victims of its own
-	raceFences   = 6               // at least, however slow the machine
+	raceFencers  = 3                // at once, each with victims of its own
+	raceFences   = 6                // at least, however slow the machine
 	raceStall    = 20 * time.Second // for raceWriters on a busy machine
 	raceRows     = 256
 	raceDeadline = 60 * time.Second
@@ -209,9 +209,9 @@ func (r *race) way(ctx context.Context, conn *pgx.Conn, rng *rand.Rand, users []
 		return run(ctx, conn, "BEGIN; SAVEPOINT a;"+insert(one())+"; ROLLBACK TO a;"+insert(one())+"; SAVEPOINT b;"+insert(one())+pause()+"RELEASE b; COMMIT")
 	case 7: // A block that swallows the refusal and commits the rest.
 		return run(ctx, conn, "DO $$ BEGIN "+insert(one())+"; BEGIN "+insert(one())+"; EXCEPTION WHEN OTHERS THEN NULL; END; "+insert(one())+"; END $$")
-	default: // A delete, which no fence forbids.
+	default: // A delete, which no fence forbids; not of a survivor, which is to be counted.
 		return run(ctx, conn, fmt.Sprintf(`DELETE FROM memd.memories WHERE (tenant_no, memory_id) =
-			(SELECT tenant_no, memory_id FROM memd.memories WHERE tenant_no = %d AND owner_no = %d LIMIT 1)`, r.tenant, pick().no))
+			(SELECT tenant_no, memory_id FROM memd.memories WHERE tenant_no = %d AND owner_no = %d LIMIT 1)`, r.tenant, r.bystanders[rng.IntN(len(r.bystanders))].no))
 	}
 }
 
