@@ -38,6 +38,9 @@ type ServerConfig struct {
 	// MaxArtifactBytes bounds one version of an artifact; zero means
 	// artifacts.DefaultMaxBytes.
 	MaxArtifactBytes int64
+	// MaxArtifactStreams bounds how many artifacts are saved and loaded at once;
+	// zero means server.DefaultArtifactStreams.
+	MaxArtifactStreams int
 }
 
 // Server is one replica of the API.
@@ -129,7 +132,7 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	}
 	s.API, err = server.New(server.Config{
 		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Sessions: s.Sessions, Artifacts: s.Artifacts, Erasure: s.Erasure, Purge: s.Purge, Logger: c.Logger, Clock: c.Clock,
-		Registry: c.Metrics.Registry, ServeMetrics: c.ServeMetrics, Tracer: c.Tracer,
+		Registry: c.Metrics.Registry, ServeMetrics: c.ServeMetrics, Tracer: c.Tracer, MaxArtifactStreams: c.MaxArtifactStreams,
 		Ready: s.ready, Durable: s.journal.Flush,
 	})
 	if err != nil {

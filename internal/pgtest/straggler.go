@@ -31,7 +31,8 @@ func (d *DB) Straggle(ctx context.Context, role, sql string) (*Straggler, error)
 		return nil, fmt.Errorf("connecting a straggler: %w", err)
 	}
 	s := &Straggler{conn: conn, pid: conn.PgConn().PID()}
-	if err := conn.PgConn().Exec(ctx, "BEGIN;"+sql).Close(); err != nil {
+	// However long a busy machine takes, the server does not end it for idling.
+	if err := conn.PgConn().Exec(ctx, "SET idle_in_transaction_session_timeout = 0; BEGIN;"+sql).Close(); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	if s.watch, err = pgx.Connect(ctx, d.URL("")); err != nil {

@@ -18,6 +18,7 @@ const maxInlineBytes = 8 << 20
 
 type artifactHandler struct {
 	artifacts *artifacts.Service
+	streams   streams
 }
 
 var _ memdv1connect.ArtifactServiceHandler = (*artifactHandler)(nil)
@@ -29,6 +30,11 @@ func artifactTenantOf(ctx context.Context) artifacts.Tenant {
 }
 
 func (h *artifactHandler) SaveArtifact(ctx context.Context, stream memdv1connect.ArtifactServiceSaveArtifactServerStream) (*memdv1.SaveArtifactResponse, error) {
+	leave, err := h.streams.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	first, err := stream.Receive()
 	if errors.Is(err, io.EOF) || err == nil && first.GetHeader() == nil {
 		return nil, &memd.InvalidError{Field: "header", Problem: "is required in the first message"}
@@ -44,6 +50,11 @@ func (h *artifactHandler) SaveArtifact(ctx context.Context, stream memdv1connect
 }
 
 func (h *artifactHandler) SaveArtifactInline(ctx context.Context, req *memdv1.SaveArtifactInlineRequest) (*memdv1.SaveArtifactInlineResponse, error) {
+	leave, err := h.streams.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	v, err := h.save(ctx, req.GetHeader(), &savedBytes{rest: req.GetData(), receive: func() (*memdv1.SaveArtifactRequest, error) { return nil, io.EOF }})
 	if err != nil {
 		return nil, err
@@ -90,6 +101,11 @@ func (r *savedBytes) Read(p []byte) (int, error) {
 }
 
 func (h *artifactHandler) LoadArtifact(ctx context.Context, req *memdv1.LoadArtifactRequest, stream memdv1connect.ArtifactServiceLoadArtifactServerStream) error {
+	leave, err := h.streams.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	c, err := h.load(ctx, req)
 	if err != nil {
 		return err
@@ -107,6 +123,11 @@ func (h *artifactHandler) LoadArtifact(ctx context.Context, req *memdv1.LoadArti
 }
 
 func (h *artifactHandler) LoadArtifactInline(ctx context.Context, req *memdv1.LoadArtifactInlineRequest) (*memdv1.LoadArtifactInlineResponse, error) {
+	leave, err := h.streams.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	c, err := h.load(ctx, req.GetLoad())
 	if err != nil {
 		return nil, err

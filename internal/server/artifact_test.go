@@ -341,3 +341,41 @@ func TestArtifacts_StreamsAreCheckedLikeCalls(t *testing.T) {
 		t.Errorf("%d chunks are there: what was refused left some", n)
 	}
 }
+
+// TestArtifacts_StreamsAreBounded: one more than may pass at once is told so,
+// and finds a place when another has ended.
+func TestArtifacts_StreamsAreBounded(t *testing.T) {
+	in := setup(t)
+	in.streams = 1
+	s := in.serve()
+	_, secret := in.key(in.tenant("acme").No, auth.Agent)
+	c := s.artifacts(secret)
+	stream, err := c.SaveArtifact(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&memdv1.SaveArtifactRequest{Part: &memdv1.SaveArtifactRequest_Header{Header: artifactHeader("ada", "a")}}); err != nil {
+		t.Fatal(err)
+	}
+	load := &memdv1.LoadArtifactRequest{Owner: artifactOwner("ada"), Name: "b"}
+	inline := func() error {
+		_, err := c.LoadArtifactInline(t.Context(), &memdv1.LoadArtifactInlineRequest{Load: load})
+		return err
+	}
+	in.eventually(func() bool { return connect.CodeOf(inline()) == connect.CodeResourceExhausted }) // the save has its place
+	_, err = c.SaveArtifactInline(t.Context(), &memdv1.SaveArtifactInlineRequest{Header: artifactHeader("ada", "c"), Data: []byte("x")})
+	_, streamed := download(t.Context(), c, load, io.Discard)
+	_, uploaded := upload(t.Context(), c, artifactHeader("ada", "d"), strings.NewReader("x"), 1)
+	for _, err := range []error{err, streamed, uploaded} {
+		if connect.CodeOf(err) != connect.CodeResourceExhausted {
+			t.Errorf("beside a stream: %v", err)
+		}
+	}
+	if _, err := c.ListArtifacts(t.Context(), &memdv1.ListArtifactsRequest{Owner: artifactOwner("ada")}); err != nil {
+		t.Errorf("what streams nothing: %v", err)
+	}
+	if _, err := stream.CloseAndReceive(); err != nil {
+		t.Errorf("the stream that had the place: %v", err)
+	}
+	in.eventually(func() bool { return connect.CodeOf(inline()) == connect.CodeNotFound })
+}

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"time"
 
 	"connectrpc.com/connect/v2"
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,6 +13,14 @@ import (
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/internal/auth"
 )
+
+// Paced is the pacing of a handler of some procedures.
+func Paced(next http.Handler, idle time.Duration, streams map[string]connect.StreamType) http.Handler {
+	return (&pace{idle: idle, streams: streams}).wrap(next)
+}
+
+// LimitOf is how long a procedure may take.
+func LimitOf(procedure string) time.Duration { return rules[procedure].limit }
 
 // Check is the table of roles alone.
 func Check(procedure string, p auth.Principal) error { return check(procedure, p) }

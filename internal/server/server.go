@@ -74,6 +74,9 @@ type Config struct {
 	// Durable returns nil when everything that was committed before it is in the
 	// ledgers: see durability. Nil waits for nothing.
 	Durable func(context.Context) error
+	// MaxArtifactStreams bounds how many artifacts are saved and loaded at once.
+	// DefaultArtifactStreams if zero.
+	MaxArtifactStreams int
 	// ShutdownTimeout is DefaultShutdownTimeout if zero.
 	ShutdownTimeout time.Duration
 }
@@ -96,6 +99,8 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Purge is required")
 	case c.Logger == nil:
 		return errors.New("server: Config.Logger is required")
+	case c.MaxArtifactStreams < 0:
+		return errors.New("server: Config.MaxArtifactStreams is negative")
 	case c.ShutdownTimeout < 0:
 		return errors.New("server: Config.ShutdownTimeout is negative")
 	}
@@ -115,6 +120,9 @@ func (c *Config) validate() error {
 	}
 	if c.Durable == nil {
 		c.Durable = func(context.Context) error { return nil }
+	}
+	if c.MaxArtifactStreams == 0 {
+		c.MaxArtifactStreams = DefaultArtifactStreams
 	}
 	if c.ShutdownTimeout == 0 {
 		c.ShutdownTimeout = DefaultShutdownTimeout
@@ -144,7 +152,7 @@ func New(c Config) (*Server, error) {
 	rpc := connect.NewServer(interceptors...)
 	memdv1connect.RegisterMemoryServiceHandler(rpc, &memoryHandler{memory: c.Memory, sessions: c.Sessions})
 	memdv1connect.RegisterSessionServiceHandler(rpc, &sessionHandler{sessions: c.Sessions, erasure: c.Erasure})
-	memdv1connect.RegisterArtifactServiceHandler(rpc, &artifactHandler{artifacts: c.Artifacts})
+	memdv1connect.RegisterArtifactServiceHandler(rpc, &artifactHandler{artifacts: c.Artifacts, streams: make(streams, c.MaxArtifactStreams)})
 	memdv1connect.RegisterErasureServiceHandler(rpc, &erasureHandler{erasure: c.Erasure})
 	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})
 	memdv1connect.RegisterTargetServiceHandler(rpc, &targetHandler{pool: c.Pool, purge: c.Purge, logger: c.Logger})

@@ -48,6 +48,7 @@ type installation struct {
 	provision shred.ProvisionConfig
 	private   bool // purge targets may be at private addresses
 	durable   func(context.Context) error
+	streams   int // of artifacts at once; 0 is the default
 }
 
 func setup(t *testing.T) *installation {
@@ -120,7 +121,7 @@ func (in *installation) serveWith(pool *pg.Pool) *instance {
 	files, err := artifacts.New(artifacts.Config{Pool: pool, Keyring: keyring, Directory: directory})
 	must(err)
 	api, err := server.New(server.Config{
-		Artifacts: files, Durable: in.durable,
+		Artifacts: files, MaxArtifactStreams: in.streams, Durable: in.durable,
 		Pool: pool, Auth: authenticator, Purge: targets, Memory: store, Sessions: conversations, Logger: logger, Registry: s.registry, ServeMetrics: true,
 		Tracer:  trace.NewTracerProvider(trace.WithSyncer(s.spans)),
 		Erasure: &erasure.Service{Pool: pool, Keyring: keyring, Directory: directory, Clock: memd.SystemClock{}},
