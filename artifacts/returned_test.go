@@ -65,7 +65,7 @@ func TestHold_LeavesTheAgentsOwnDeletes(t *testing.T) {
 	b.save(anna, "user:face", noise(2, 200))
 	mt := memory.Tenant{No: b.tenant.No, Epoch: b.tenant.Epoch, Format: memory.FormatFloat32, Dimension: 4, Embedder: "none"}
 	scope := memd.Scope{App: anna.App, UserID: anna.UserID}
-	added, err := b.srv.Memory.Add(t.Context(), mt, []memory.Row{{Scope: scope, SessionID: anna.SessionID, Kind: memory.KindRaw, Text: "a letter"}})
+	added, err := b.srv.Memory.Add(t.Context(), mt, []memory.Row{{Scope: scope, SessionID: anna.SessionID, Kind: memory.KindRaw, Text: "a letter", Vector: []float32{1, 0, 0, 0}}})
 	if err != nil {
 		t.Fatal(err)
 	}
