@@ -89,8 +89,16 @@ func (r *Runner) evidence(ctx context.Context, db pg.DB, j Job, stage receipts.S
 		rec.Times.Swept = timeOf(steps[StepSweep].Finished)
 		rec.Sweep = receipts.Sweep{State: receipts.SweepDone, PlannedAt: j.SweepAt, RowsFound: steps[StepSweep].Notes.Found.total()}
 	}
-	if r.Verifier == nil {
+	switch {
+	case r.Verifier == nil:
 		rec.NotRun = append(rec.NotRun, receipts.NotRun{What: string(receipts.OmittedVerifier), Reason: "not_configured"})
+	case j.Kind == KindContent && stage == receipts.Provisional: // It looks after the rotation.
+		rec.NotRun = append(rec.NotRun, receipts.NotRun{What: string(receipts.OmittedVerifier), Reason: "policy"})
+	}
+	for _, c := range storeCounts(j, steps) {
+		if c.After < 0 {
+			return rec, false, fmt.Errorf("%s were not counted, and a receipt would say that there are none: %w", c.Store, errSurvivors)
+		}
 	}
 	keysOf(&rec, steps, now)
 	if rec.Fallen, err = countFallen(ctx, db, j); err != nil {
@@ -122,7 +130,7 @@ func storesOf(j Job, steps map[Step]stepRow) []receipts.Store {
 		if !ok {
 			name = receipts.StoreName(c.Store)
 		}
-		out = append(out, receipts.Store{Name: name, Before: c.Before, After: max(c.After, 0)})
+		out = append(out, receipts.Store{Name: name, Before: c.Before, After: c.After})
 	}
 	return out
 }

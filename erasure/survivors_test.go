@@ -50,7 +50,9 @@ func TestCheck_AnOperatorRemovesWhatItNames(t *testing.T) {
 			t.Fatalf("%v; %v although something is left", w.job(j).State, err)
 		}
 	}
-	remove := func(c erasure.Caller, rows ...memd.RowRef) error { return w.a.Erasure.RemoveSurvivors(ctx, c, j.ID, rows) }
+	remove := func(c erasure.Caller, rows ...memd.RowRef) error {
+		return w.a.Erasure.RemoveSurvivors(ctx, c, j.ID, rows)
+	}
 	wantInvalid(t, remove(w.caller(), p.row(), memd.RowRef{Table: "memories", ID: ids[2].String()}), "rows")
 	if err := remove(erasure.Caller{Tenant: other.No}, p.row()); !errors.Is(err, memd.ErrNotFound) {
 		t.Errorf("another tenant's: %v", err)
