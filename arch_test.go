@@ -78,7 +78,7 @@ var onlyInTests = []string{"internal/pgtest", "internal/memdtest", "internal/fau
 // functions, or a view or function of the migrations.
 var ownerOf = map[string]string{
 	"installation": "provenance", "schema_versions": "internal/pg",
-	"tenants": "tenants", "tenant_transitions": "tenants",
+	"tenants": "tenants", "tenant_transitions": "tenants", "approvals": "tenants",
 	"tenant_keys": "shred", "key_trees": "shred", "punctures": "shred", "rotations": "shred", "instances": "shred", "instance_epochs": "shred",
 	"subjects": "provenance", "sessions": "provenance", "subject_counters": "provenance",
 	"fences": "tombstones", "tombstones": "tombstones", "hides": "tombstones",

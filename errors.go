@@ -23,6 +23,15 @@ var (
 	// ErrTenantInactive: the tenant is being set up, suspended or gone.
 	ErrTenantInactive = errors.New("tenant is not active")
 
+	// ErrNotApproved: what cannot be undone needs the approval of somebody else,
+	// and there is none that holds.
+	ErrNotApproved = errors.New("not approved")
+	// ErrQuotaExceeded: the tenant has all that its policy allows it.
+	ErrQuotaExceeded = errors.New("quota is exceeded")
+	// ErrTooManyCalls: the tenant makes more calls a second than its policy allows.
+	// Temporary.
+	ErrTooManyCalls = errors.New("too many calls")
+
 	// ErrFenced: the user is being erased; nothing may be written. Temporary.
 	ErrFenced = errors.New("subject is being erased")
 	// ErrSessionForgotten: the session was erased; its id is refused for ever.
@@ -111,11 +120,25 @@ func (e *InvalidError) Error() string { return fmt.Sprintf("%s %s", e.Field, e.P
 // Is makes every InvalidError an ErrInvalid.
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 
+// RefusalError is an error of a class, such as ErrNotApproved, that says what to
+// do about it. The text is for the caller: it repeats no value of anybody's.
+type RefusalError struct {
+	Class   error
+	Problem string
+}
+
+// Error implements error.
+func (e *RefusalError) Error() string { return e.Class.Error() + ": " + e.Problem }
+
+// Unwrap makes it one of its class.
+func (e *RefusalError) Unwrap() error { return e.Class }
+
 // Transient reports whether the same call may succeed later without the caller
 // changing anything. It asks the whole chain.
 func Transient(err error) bool {
 	for _, t := range []error{
 		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrTooManyStreams, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack,
+		ErrTooManyCalls,
 	} {
 		if errors.Is(err, t) {
 			return true

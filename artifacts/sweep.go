@@ -55,12 +55,13 @@ func (s *Sweeper) Run(ctx context.Context) {
 const Abandoned = time.Hour
 
 const sqlPickAbandoned = `
-SELECT tenant_no, subject_no, session_no, version_id FROM memd.artifact_versions
-WHERE version IS NULL AND touched_at < @before ORDER BY touched_at LIMIT 1 FOR UPDATE SKIP LOCKED`
+SELECT tenant_no, subject_no, session_no, version_id FROM memd.artifact_versions v
+WHERE version IS NULL AND touched_at < @before
+  AND EXISTS (SELECT FROM memd.active_tenants a WHERE a.tenant_no = v.tenant_no) ORDER BY touched_at LIMIT 1 FOR UPDATE SKIP LOCKED`
 
 // Sweep deletes saves that broke off more than Abandoned ago, and what a Delete
 // left, in bounded transactions, as the worker's role. It returns how many saves
-// are gone. Safe to run at any time and in several processes at once.
+// are gone. In tenants that are not active nothing is done on a schedule. Safe to run at any time and in several processes at once.
 func Sweep(ctx context.Context, pool *pg.Pool, now time.Time) (int64, error) {
 	var swept int64
 	for {

@@ -82,13 +82,8 @@ func (r *Runner) check(ctx context.Context, j Job, s Step, n *notes) error {
 	if n.Checks, err = r.examine(ctx, j); err != nil {
 		return err
 	}
-	var failed []string
-	for _, c := range n.Checks {
-		if c.Result == memd.ResultFail {
-			failed = append(failed, c.Name)
-		}
-	}
-	if len(failed) == 0 {
+	failed := failedOf(n.Checks)
+	if failed == nil {
 		return r.done(ctx, j, s, *n)
 	}
 	err = r.Pool.InTx(ctx, func(tx pgx.Tx) error { // So that it can be read what failed.
@@ -102,6 +97,20 @@ func (r *Runner) check(ctx context.Context, j Job, s Step, n *notes) error {
 	})
 	if err != nil {
 		return err
+	}
+	return failed
+}
+
+// failedOf names the checks that failed; nil when none did.
+func failedOf(checks []memd.Check) error {
+	var failed []string
+	for _, c := range checks {
+		if c.Result == memd.ResultFail {
+			failed = append(failed, c.Name)
+		}
+	}
+	if len(failed) == 0 {
+		return nil
 	}
 	return fmt.Errorf("%s: %w", strings.Join(failed, ", "), errFailed)
 }
@@ -156,6 +165,7 @@ func (r *Runner) examine(ctx context.Context, j Job) ([]memd.Check, error) {
 			return err
 		}
 		p.Before = steps[StepDraw].Notes.Control
+		e.KeysLater = e.KeysLater || e.Whole && !steps[StepDestroy].Done
 		var user, session []byte
 		return db.QueryRow(ctx, sqlReadSealed, pg.Args{"tenant": j.Tenant, "id": j.ID}).Scan(&user, &session, &p.Sealed)
 	})

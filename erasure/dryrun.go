@@ -2,6 +2,7 @@ package erasure
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,8 +24,15 @@ type Preview struct {
 	Sessions, Subjects int64
 	// Held says that a legal hold would keep it from beginning.
 	Held bool
-	// DisplayName is the tenant's, for KindTenant.
+	// What follows is of a tenant alone. Bytes are what is sealed in its rows.
 	DisplayName string
+	TenantState tenants.State
+	Bytes       int64
+	// Strangers have something although the directory does not know them.
+	Strangers []tenants.Stranger
+	// Digest is that of all of the above, and of since when the tenant is in its
+	// state: an approval of it is none of a tenant that has changed.
+	Digest [sha256.Size]byte
 }
 
 // Stores returns the names of the counts in order.
@@ -68,9 +76,7 @@ func (s *Service) DryRunTenant(ctx context.Context, name string) (Preview, error
 	if err != nil {
 		return Preview{}, err
 	}
-	p, err := s.preview(ctx, Job{Tenant: t.No, Kind: KindTenant})
-	p.DisplayName = t.DisplayName
-	return p, err
+	return s.preview(ctx, Job{Tenant: t.No, Kind: KindTenant})
 }
 
 const sqlHeldNow = `
@@ -89,7 +95,7 @@ func (s *Service) preview(ctx context.Context, j Job) (Preview, error) {
 			return err
 		}
 		if j.Kind == KindTenant {
-			p.Subjects, p.Sessions, err = provenance.CountTenant(ctx, tx, j.Tenant)
+			err = p.whole(ctx, tx, j.Tenant)
 		} else if j.Kind != KindContent {
 			p.Sessions, err = provenance.CountLiveSessions(ctx, tx, j.Tenant, about.target)
 		}

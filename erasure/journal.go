@@ -13,6 +13,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/tenants"
 )
 
 // notes is what a step's row remembers: counts, results of checks, and of a
@@ -25,6 +26,8 @@ type notes struct {
 	Found    Counts       `json:"found,omitempty"` // by the second sweep
 	Rotation *rotated     `json:"rotation,omitempty"`
 	Checks   []memd.Check `json:"checks,omitempty"`
+	// Strangers had something although the directory did not know them.
+	Strangers []tenants.Stranger `json:"strangers,omitempty"`
 	// Control is what the verifier's probes found before.
 	Control map[string]int64 `json:"control,omitempty"`
 }

@@ -104,6 +104,11 @@ func (r *Runner) evidence(ctx context.Context, db pg.DB, j Job, stage receipts.S
 	if rec.Fallen, err = countFallen(ctx, db, j); err != nil {
 		return rec, false, err
 	}
+	if j.Kind == KindTenant {
+		if rec.Approvals, err = approvalsOf(ctx, db, j); err != nil {
+			return rec, false, err
+		}
+	}
 	if rec.Holds, err = holdsOf(ctx, db, j); err != nil {
 		return rec, false, err
 	}

@@ -18,6 +18,7 @@ import (
 	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/shred"
+	"forgettable.dev/memd/tenants"
 )
 
 // MaxFallen bounds Report.Fallen; FallenTotal counts all.
@@ -36,6 +37,9 @@ type Report struct {
 	// wrote past the guard. Nil before.
 	Found Counts
 	Steps []StepReport
+	// Strangers, of a tenant, had something although the directory did not know
+	// them: they came by a way past admission, and were purged too.
+	Strangers []tenants.Stranger
 	// Checks are the verifier's, of the last time that it looked.
 	Checks []memd.Check
 	// Acks are what the purge targets answered.
@@ -121,13 +125,14 @@ func readReport(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUI
 		return r, err
 	}
 	r.Stores, r.Key, r.Found = storeCounts(r.Job, steps), destructionOf(steps), steps[StepSweep].Notes.Found
+	r.Strangers = steps[StepPurge].Notes.Strangers
 	for _, s := range r.Kind.Steps() {
 		n, ok := steps[s]
 		if !ok {
 			continue
 		}
 		r.Steps = append(r.Steps, StepReport{Step: s, Done: n.Done, Started: n.Started, Finished: timeOf(n.Finished)})
-		if s == StepCheck || s == StepRecheck {
+		if s == StepVerify || s == StepCheck || s == StepRecheck {
 			r.Checks = n.Notes.Checks // The last ones count.
 		}
 	}

@@ -112,32 +112,24 @@ func idOf(kind Kind, session memd.Ref) uuid.UUID {
 	return id
 }
 
-// DeleteTenant purges a suspended or drained tenant: everything of everybody,
-// its last key, and its API keys. The caller repeats name and display name, so
-// that a pasted id is not enough. Otherwise like ForgetUser.
+// DeleteTenant purges a drained tenant: everything of everybody, its last key,
+// and its API keys. The caller repeats name and display name, so that a pasted id
+// is not enough, and somebody else has approved it as it is now: see
+// ApproveDeletion. Without that it is memd.ErrNotApproved. Otherwise like
+// ForgetUser.
 func (s *Service) DeleteTenant(ctx context.Context, c Caller, name, displayName string, request uuid.UUID) (Report, error) {
-	var t tenants.Tenant
+	t, err := s.confirmed(ctx, name, displayName)
+	if err != nil {
+		return Report{}, err
+	}
+	c.Tenant, c.Epoch = t.No, 0
 	var j Job
-	err := s.Pool.With(ctx, func(db pg.DB) (err error) {
-		if t, err = tenants.Get(ctx, db, name); err != nil {
-			return err
-		}
-		if t.DisplayName != displayName {
-			return &memd.InvalidError{Field: "confirm_display_name", Problem: "must be the tenant's display name, letter by letter"}
-		}
+	err = s.Pool.With(ctx, func(db pg.DB) (err error) {
 		j, err = Read(ctx, db, t.No, request)
 		return err
 	})
-	c.Tenant, c.Epoch = t.No, 0
-	if errors.Is(err, memd.ErrNotFound) && t.No != 0 {
-		// Accepted with the tenant's keys: once it is purged there are none.
-		err = s.withKeys(ctx, c, func(k *shred.Keys) error {
-			return s.Pool.With(ctx, func(db pg.DB) (err error) {
-				asked := Job{Tenant: t.No, ID: request, Kind: KindTenant}
-				j, err = accept(ctx, db, asked, c.KeyID, s.Clock.Now(), rememberer(k, t.Name, "", "", ""))
-				return err
-			})
-		})
+	if errors.Is(err, memd.ErrNotFound) {
+		j, err = s.acceptPurge(ctx, c, t, request)
 	}
 	if err == nil && j.Kind != KindTenant {
 		err = memd.ErrRequestReused

@@ -155,7 +155,7 @@ func (w *sweep) acceptWhole(p *people, what broken) erasure.Job {
 	case erasure.KindTenant:
 		planted := w.plant(p.tenant, orphan, orphan, int(memd.OwnScope), "now()").String()
 		p.labels = append(p.labels, planted, "orphan", strings.ReplaceAll(planted, "-", ""), "orphan")
-		w.suspend(p.tenant)
+		w.Approve(w.a, p.tenant.No)
 		r, err = w.a.Erasure.DeleteTenant(ctx, c, p.name, "", id)
 	}
 	if err != nil {

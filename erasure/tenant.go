@@ -15,13 +15,15 @@ import (
 	"forgettable.dev/memd/tombstones"
 )
 
-// purge takes the tenant past the point of no return and counts what there is.
+// purge takes the tenant past the point of no return and counts what there is, in
+// the stores by the tenant's number alone. Whom the directory does not know is
+// named: no page of it will lead to them.
 func (r *Runner) purge(ctx context.Context, j Job, n *notes) error {
 	err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
 		if err := hold(ctx, tx, j, StepPurge); err != nil {
 			return err
 		}
-		return tenants.BeginPurge(ctx, tx, r.Clock.Now(), j.Tenant)
+		return tenants.BeginPurge(ctx, tx, r.Clock.Now(), j.Tenant, j.ID)
 	})
 	if err != nil {
 		return err
@@ -35,6 +37,13 @@ func (r *Runner) purge(ctx context.Context, j Job, n *notes) error {
 			return err
 		}
 		n.Before = before
+		if n.Strangers, err = tenants.Strangers(ctx, tx, j.Tenant); err != nil {
+			return err
+		}
+		for _, s := range n.Strangers {
+			r.Logger.WarnContext(ctx, "a subject that the directory does not know is purged too",
+				"tenant_no", j.Tenant, "request_id", j.ID, "subject_no", s.Number, "store", s.Store, "things", s.Things)
+		}
 		return noteStep(ctx, tx, j, StepPurge, *n, true, r.Clock.Now())
 	})
 }

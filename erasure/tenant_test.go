@@ -11,30 +11,11 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/auth"
-	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/shred/kmsemu"
 	"forgettable.dev/memd/tenants"
 )
-
-// suspend puts a tenant into the state that a purge needs.
-func (w *world) suspend(t memory.Tenant) {
-	w.t.Helper()
-	if w.app == nil {
-		w.app = w.DB.Pool(node.AppRole)
-	}
-	err := w.app.With(w.t.Context(), func(db pg.DB) error {
-		now, err := tenants.GetByNo(w.t.Context(), db, t.No)
-		if err == nil {
-			_, err = tenants.Suspend(w.t.Context(), db, time.Now(), now.Name, uuid.New(), "it leaves")
-		}
-		return err
-	})
-	if err != nil {
-		w.t.Fatalf("suspending: %v", err)
-	}
-}
 
 func (w *world) deleteTenant(name string, request uuid.UUID) (erasure.Report, error) {
 	w.t.Helper()
@@ -66,7 +47,7 @@ func TestDeleteTenant_TakesAllAndNothingElse(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	w.suspend(gone)
+	w.Approve(w.a, gone.No)
 	request := uuid.New()
 	r, err := w.deleteTenant("gone", request)
 	if err != nil || r.State < erasure.StateDone {
@@ -125,7 +106,7 @@ func TestForgetUser_DuringDeleteTenant(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.suspend(gone)
+	w.Approve(w.a, gone.No)
 	no := time.Duration(0)
 	request := uuid.New()
 	report, err := w.a.Erasure.DeleteTenant(t.Context(), erasure.Caller{Wait: &no}, "gone", "gone", request)
@@ -149,13 +130,13 @@ func TestDeleteTenant_WaitsForAHold(t *testing.T) {
 	w := newWorld(t)
 	w.add(said("alice", "s1", "alice"))
 	hold, _ := w.hold("alice", "")
-	w.suspend(w.tenant)
+	w.Approve(w.a, w.tenant.No)
 	no := time.Duration(0)
 	r, err := w.a.Erasure.DeleteTenant(t.Context(), erasure.Caller{Wait: &no}, "acme", "acme", uuid.New())
 	if err != nil || !r.Held {
 		t.Fatalf("%+v, %v", r.Job, err)
 	}
-	if n := w.count(`SELECT state FROM memd.tenants WHERE tenant_no = $1`, w.tenant.No); n != 3 {
+	if n := w.count(`SELECT state FROM memd.tenants WHERE tenant_no = $1`, w.tenant.No); n != 5 {
 		t.Errorf("the tenant is in state %d under a hold", n)
 	}
 	w.release(hold)

@@ -27,9 +27,10 @@ const (
 	KindPuncture   Kind = 7
 	KindTree       Kind = 8
 	KindTransition Kind = 9
+	KindApproval   Kind = 10
 )
 
-var kindNames = [...]string{"unknown", "tombstone", "fence", "erasure", "hold", "tenant", "revoked API key", "puncture", "key tree", "transition"}
+var kindNames = [...]string{"unknown", "tombstone", "fence", "erasure", "hold", "tenant", "revoked API key", "puncture", "key tree", "transition", "approval"}
 
 // String returns the kind's name.
 func (k Kind) String() string {

@@ -196,14 +196,17 @@ func collectFallen(rows pgx.Rows) ([]Fallen, error) {
 
 const sqlSweepExpired = `
 DELETE FROM memd.memories m USING (
-  SELECT tenant_no, memory_id FROM memd.memories WHERE expires_at <= @now ORDER BY expires_at LIMIT @limit) e
+  SELECT x.tenant_no, x.memory_id FROM memd.memories x JOIN memd.active_tenants USING (tenant_no)
+  WHERE x.expires_at <= @now ORDER BY x.expires_at LIMIT @limit) e
 WHERE m.tenant_no = e.tenant_no AND m.memory_id = e.memory_id AND m.expires_at <= @now`
 
 // The sweep says that it is one, so that what it deletes leaves no tombstones.
 const sqlSweeping = `SET LOCAL memd.sweep = 'on'`
 
-// SweepExpired deletes up to limit rows, of whatever tenant, whose time is up
-// and returns how many. Readers left them out already.
+// SweepExpired deletes up to limit rows, of whatever tenant is active, whose time
+// is up and returns how many. Readers left them out already. In a tenant that is
+// on its way out nothing is done on a schedule: it is to stay what its dry run
+// showed.
 func SweepExpired(ctx context.Context, tx pgx.Tx, now time.Time, limit int) (int64, error) {
 	if _, err := tx.Exec(ctx, sqlSweeping); err != nil {
 		return 0, fmt.Errorf("sweeping expired memories: %w", err)

@@ -10,11 +10,11 @@ CREATE TABLE memd.tenants (
   created_at   timestamptz NOT NULL,
   updated_at   timestamptz NOT NULL
 );
--- The application may announce a tenant (state 1); only the worker makes it active.
+-- The application may announce a tenant (state 1). Its state is changed by
+-- memd.take_tenant alone, which writes it into the log.
 GRANT SELECT ON memd.tenants TO memd_app, memd_worker;
 GRANT INSERT (name, display_name, state, policy, created_at, updated_at) ON memd.tenants TO memd_app;
 GRANT UPDATE (display_name, policy, updated_at) ON memd.tenants TO memd_app;
-GRANT INSERT, UPDATE ON memd.tenants TO memd_worker;
 
 -- +goose StatementBegin
 CREATE FUNCTION memd.tenant_starts_creating() RETURNS trigger LANGUAGE plpgsql

@@ -210,8 +210,12 @@ CREATE FUNCTION memd.fence_accepted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF memd.held(NEW.tenant_no, NEW.kind, NEW.user_ref, NEW.session_ref) THEN
-    IF NEW.kind = 4 AND NOT EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = NEW.tenant_no AND t.state IN (3, 5)) THEN
-      RAISE EXCEPTION 'the tenant is neither suspended nor drained' USING ERRCODE = 'MD004';
+    IF NEW.kind = 4 AND NOT EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = NEW.tenant_no AND t.state = 5) THEN
+      RAISE EXCEPTION 'the tenant is not drained' USING ERRCODE = 'MD004';
+    END IF;
+    IF NEW.kind = 4 AND NOT EXISTS (SELECT FROM memd.approvals a WHERE a.tenant_no = NEW.tenant_no
+        AND a.request_id = NEW.request_id AND a.approved_by IS DISTINCT FROM NEW.requested_by) THEN
+      RAISE EXCEPTION 'nobody but the requester has approved it' USING ERRCODE = 'MD013';
     END IF;
     RETURN NULL;
   END IF;
@@ -228,10 +232,7 @@ BEGIN
     VALUES (NEW.tenant_no, NEW.kind - 1, NEW.session_ref, pg_current_xact_id()::text::bigint, NEW.request_id, NEW.accepted_at)
     ON CONFLICT DO NOTHING;
   WHEN 4 THEN
-    UPDATE memd.tenants SET state = 6, updated_at = NEW.accepted_at WHERE tenant_no = NEW.tenant_no AND state IN (3, 5);
-    IF NOT FOUND THEN
-      RAISE EXCEPTION 'the tenant is neither suspended nor drained' USING ERRCODE = 'MD004';
-    END IF;
+    PERFORM memd.begin_purge(NEW.tenant_no, NEW.request_id, NEW.accepted_at);
   END CASE;
   RETURN NULL;
 END $$;

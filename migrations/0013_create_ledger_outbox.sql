@@ -5,10 +5,11 @@
 -- takes them away once they are durable elsewhere. Numbers, keyed digests,
 -- codes and sealed values; nothing that names anybody. kind 1 tombstone, 2
 -- fence, 3 erasure, 4 legal hold, 5 tenant, 6 revoked API key, 7 puncture, 8 key
--- tree (without the tree, which the ledger has itself), 9 tenant's transition.
+-- tree (without the tree, which the ledger has itself), 9 tenant's transition, 10
+-- approval of a purge.
 CREATE TABLE memd.ledger_outbox (
   fact_id bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  kind    smallint NOT NULL CHECK (kind BETWEEN 1 AND 9),
+  kind    smallint NOT NULL CHECK (kind BETWEEN 1 AND 10),
   fact    jsonb    NOT NULL
 );
 GRANT SELECT ON memd.ledger_outbox TO memd_app, memd_worker;
@@ -195,6 +196,8 @@ BEGIN
   WHEN 9 THEN
     INSERT INTO memd.tenant_transitions SELECT * FROM jsonb_populate_record(NULL::memd.tenant_transitions, p_fact)
     EXCEPT ALL SELECT * FROM memd.tenant_transitions WHERE tenant_no = (p_fact ->> 'tenant_no')::bigint;
+  WHEN 10 THEN
+    PERFORM memd.replay_row('memd.approvals', 'tenant_no, approval_id', p_fact);
   END CASE;
   RETURN n;
 END $$;
@@ -222,6 +225,8 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   UPDATE memd.ledger_state SET restoring = false, restores = restores + 1, server = memd.server() WHERE restoring;
   UPDATE memd.installation SET generation = p_generation WHERE generation < p_generation;
+  -- What was approved, but not asked for yet, was approved on another day.
+  UPDATE memd.approvals SET voided_at = now() WHERE request_id IS NULL AND voided_at IS NULL;
   -- The queue is of a past that did not happen: what is open is put into it anew.
   IF to_regclass('memd_jobs.river_job') IS NOT NULL THEN
     EXECUTE 'DELETE FROM memd_jobs.river_job';
@@ -255,6 +260,7 @@ BEGIN
   INSERT INTO memd.ledger_outbox (kind, fact)
   SELECT v.kind, v.fact FROM (
     SELECT 5::smallint AS kind, 1 AS place, to_jsonb(t) AS fact FROM memd.tenants t
+    UNION ALL SELECT 10, 1, to_jsonb(a) FROM memd.approvals a
     UNION ALL SELECT 4, 7, to_jsonb(h) FROM memd.holds h
     UNION ALL SELECT 3, 2, to_jsonb(e) FROM memd.erasures e
     UNION ALL SELECT 2, 3, to_jsonb(f) FROM memd.fences f
@@ -306,6 +312,8 @@ CREATE TRIGGER fact AFTER INSERT ON memd.key_trees
   FOR EACH ROW EXECUTE FUNCTION memd.note_fact('8', '{sealed}');
 CREATE TRIGGER fact AFTER INSERT ON memd.tenant_transitions
   FOR EACH ROW EXECUTE FUNCTION memd.note_fact('9', '{}');
+CREATE TRIGGER fact AFTER INSERT OR UPDATE ON memd.approvals
+  FOR EACH ROW EXECUTE FUNCTION memd.note_fact('10', '{}');
 
 -- +goose Down
 DROP TRIGGER fact_insert ON memd.tombstones;
@@ -321,6 +329,7 @@ DROP TRIGGER fact ON memd.principals;
 DROP TRIGGER fact ON memd.holds;
 DROP TRIGGER fact ON memd.key_trees;
 DROP TRIGGER fact ON memd.tenant_transitions;
+DROP TRIGGER fact ON memd.approvals;
 DROP FUNCTION memd.release_restore(), memd.end_restore(bigint), memd.begin_restore(), memd.reopen_erasure(bigint, uuid), memd.replay_hold(jsonb), memd.note_all(), memd.replay_fact(smallint, jsonb), memd.replay_row(regclass, text, jsonb),
   memd.adopt_server(text, bigint), memd.ledger_advance(bigint, bytea, bytea, bigint[]), memd.note_fact(), memd.note_facts(),
   memd.ledger_position(), memd.server();

@@ -26,32 +26,21 @@ func Creating(ctx context.Context, db pg.DB) ([]Tenant, error) {
 	return many(ctx, db, sqlSelectCreating, pg.Args{"state": StateCreating, "limit": maxCreating})
 }
 
-// A tenant without a key tree would refuse every call with a fault instead of a
-// reason, so the statement itself demands one.
-const sqlActivateTenant = `
-UPDATE memd.tenants t SET state = @active, updated_at = @now
-WHERE t.tenant_no = @tenant_no AND t.state = @creating
-  AND EXISTS (SELECT 1 FROM memd.key_epochs k WHERE k.tenant_no = t.tenant_no)`
+const sqlActivate = `SELECT memd.activate_tenant(@tenant_no, @now)`
 
 // Activate opens a tenant for agents, once its keys are there. For the worker;
 // the server's database role may not. Safe to repeat: a tenant that is active
 // stays so. A tenant without keys, or past Active, is ErrTenantInactive.
 func Activate(ctx context.Context, db pg.DB, now time.Time, no memd.TenantNo) error {
-	tag, err := db.Exec(ctx, sqlActivateTenant, pg.Args{
-		"active": StateActive, "creating": StateCreating, "tenant_no": no, "now": now,
-	})
-	if err != nil {
-		return fmt.Errorf("activating a tenant: %w", err)
-	}
-	if tag.RowsAffected() == 1 {
-		return nil
-	}
 	t, err := GetByNo(ctx, db, no)
 	if err != nil {
 		return err
 	}
-	if t.State != StateActive {
-		return fmt.Errorf("activating a tenant that is %s, key epoch %d: %w", t.State, t.Epoch, memd.ErrTenantInactive)
+	if t.State > StateActive { // Resuming is not the worker's.
+		return fmt.Errorf("activating a tenant that is %s: %w", t.State, memd.ErrTenantInactive)
+	}
+	if _, err := db.Exec(ctx, sqlActivate, pg.Args{"tenant_no": no, "now": now}); err != nil {
+		return fmt.Errorf("activating a tenant that is %s, key epoch %d: %w", t.State, t.Epoch, err)
 	}
 	return nil
 }

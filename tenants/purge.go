@@ -5,48 +5,81 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 )
 
-const sqlBeginPurge = `
-UPDATE memd.tenants SET state = @purging, updated_at = @now
-WHERE tenant_no = @tenant_no AND state IN (@suspended, @drained)`
+const sqlBeginPurge = `SELECT memd.begin_purge(@tenant_no, @request, @now)`
 
-// BeginPurge takes a suspended or drained tenant past the point of no return:
-// from its commit on no write of the tenant's is begun. For the worker. Safe to
-// repeat; a tenant in any other state is ErrTenantInactive.
-func BeginPurge(ctx context.Context, db pg.DB, now time.Time, no memd.TenantNo) error {
-	tag, err := db.Exec(ctx, sqlBeginPurge, pg.Args{
-		"purging": StatePurging, "suspended": StateSuspended, "drained": StateDrained, "tenant_no": no, "now": now,
-	})
-	if err != nil {
+// BeginPurge takes a drained tenant past the point of no return, on account of a
+// request that was accepted and approved: from its commit on no write of the
+// tenant's is begun. For the worker. Safe to repeat; a tenant in any other state
+// is ErrTenantInactive.
+func BeginPurge(ctx context.Context, db pg.DB, now time.Time, no memd.TenantNo, request uuid.UUID) error {
+	if _, err := db.Exec(ctx, sqlBeginPurge, pg.Args{"tenant_no": no, "request": request, "now": now}); err != nil {
 		return fmt.Errorf("beginning a purge: %w", err)
 	}
-	if tag.RowsAffected() == 1 {
-		return nil
-	}
-	t, err := GetByNo(ctx, db, no)
-	if err == nil && t.State != StatePurging {
-		err = fmt.Errorf("purging a tenant that is %s: %w", t.State, memd.ErrTenantInactive)
-	}
-	return err
+	return nil
 }
 
-const sqlEndPurge = `
-UPDATE memd.tenants SET state = @purged, updated_at = @now WHERE tenant_no = @tenant_no AND state = @purging`
+const sqlEndPurge = `SELECT memd.end_purge(@tenant_no, @now)`
 
 const sqlPurgePrincipals = `SELECT memd.purge_principals(@tenant_no)`
 
-// EndPurge ends a purge: the tenant's API keys are deleted. Its name stays, so
-// that nobody else gets it. Safe to repeat.
+// EndPurge ends a purge: the tenant's API keys are deleted, and it gets no new
+// ones. Its name stays, so that nobody else gets it. Safe to repeat.
 func EndPurge(ctx context.Context, db pg.DB, now time.Time, no memd.TenantNo) error {
 	if _, err := db.Exec(ctx, sqlPurgePrincipals, pg.Args{"tenant_no": no}); err != nil {
 		return fmt.Errorf("deleting a purged tenant's API keys: %w", err)
 	}
-	_, err := db.Exec(ctx, sqlEndPurge, pg.Args{"purged": StatePurged, "purging": StatePurging, "tenant_no": no, "now": now})
-	if err != nil {
+	if _, err := db.Exec(ctx, sqlEndPurge, pg.Args{"tenant_no": no, "now": now}); err != nil {
 		return fmt.Errorf("ending a purge: %w", err)
 	}
 	return nil
+}
+
+// Stranger is a subject to whom something of a tenant's belongs, and whom the
+// directory does not know.
+type Stranger struct {
+	Store  string      `json:"store"`
+	Number memd.Number `json:"number"`
+	Things int64       `json:"things"`
+}
+
+const sqlStrangers = `SELECT store, subject_no, things FROM memd.strangers(@tenant_no, @limit)`
+
+// MaxStrangers bounds what Strangers returns.
+const MaxStrangers = 100
+
+// Strangers asks every store by the tenant's number alone for subjects that the
+// directory does not know, at most MaxStrangers. There are none unless somebody
+// went past admission.
+func Strangers(ctx context.Context, db pg.DB, no memd.TenantNo) ([]Stranger, error) {
+	rows, err := db.Query(ctx, sqlStrangers, pg.Args{"tenant_no": no, "limit": MaxStrangers})
+	var all []Stranger
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Stranger])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for subjects that the directory does not know: %w", err)
+	}
+	return all, nil
+}
+
+// Size is what a tenant has: rows of content in all stores, and the bytes that
+// are sealed in them.
+type Size struct{ Rows, Bytes int64 }
+
+const sqlSize = `SELECT "rows", bytes FROM memd.tenant_size(@tenant_no)`
+
+// SizeOf measures a tenant, asking the tables: it reads an entry of each row.
+func SizeOf(ctx context.Context, db pg.DB, no memd.TenantNo) (Size, error) {
+	var s Size
+	if err := db.QueryRow(ctx, sqlSize, pg.Args{"tenant_no": no}).Scan(&s.Rows, &s.Bytes); err != nil {
+		return s, fmt.Errorf("measuring a tenant: %w", err)
+	}
+	return s, nil
 }

@@ -93,6 +93,7 @@ var byState = map[string]error{
 	"MD010": memd.ErrMonthExpired,
 	"MD011": errTooManySub,
 	"MD012": memd.ErrSourceTimeRequired,
+	"MD013": memd.ErrNotApproved,
 	"MD020": memd.ErrNotFound,
 	"MD021": memd.ErrSessionChanged,
 	"MD022": memd.ErrStateFull,

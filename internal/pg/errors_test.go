@@ -31,6 +31,7 @@ func TestClassify_MapsStates(t *testing.T) {
 		"MD010": memd.ErrMonthExpired,
 		"MD011": memd.ErrInvalid,
 		"MD012": memd.ErrSourceTimeRequired,
+		"MD013": memd.ErrNotApproved,
 		"22021": memd.ErrInvalid,
 		"40P01": memd.ErrStale,
 		"53300": memd.ErrDatabaseBusy,

@@ -50,17 +50,21 @@ var (
 	following = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: callLimit}
 	watching  = rule{roles: auth.Eraser | auth.Auditor | auth.Operator, limit: streamLimit}
 	// publishing is for everybody who has a key at all.
-	publishing    = rule{roles: auth.Agent | auth.Eraser | auth.Auditor | auth.Operator | auth.Approver, limit: callLimit}
-	removing      = rule{roles: auth.Operator, limit: callLimit}
-	verifying     = rule{roles: auth.Eraser | auth.Auditor, limit: time.Minute}
-	holding       = rule{roles: auth.Operator, tenant: true, admits: tenants.State.Erases, limit: callLimit}
+	publishing = rule{roles: auth.Agent | auth.Eraser | auth.Auditor | auth.Operator | auth.Approver, limit: callLimit}
+	removing   = rule{roles: auth.Operator, limit: callLimit}
+	verifying  = rule{roles: auth.Eraser | auth.Auditor, limit: time.Minute}
+	holding    = rule{roles: auth.Operator, tenant: true, admits: tenants.State.Erases, limit: callLimit}
+	counting   = rule{roles: auth.Eraser | auth.Auditor | auth.Operator | auth.Approver, limit: callLimit}
+	// approving is for the installation's own keys alone, too.
+	approving     = rule{roles: auth.Approver, limit: callLimit}
+	voiding       = rule{roles: auth.Approver | auth.Operator, limit: callLimit}
 	looking       = rule{roles: auth.Auditor | auth.Operator, limit: callLimit}
+	overseeing    = rule{roles: auth.Auditor | auth.Operator | auth.Approver, limit: callLimit}
 	administering = rule{roles: auth.Operator, limit: callLimit}
 )
 
 // rules is the one table of who may call what. A procedure without a row is
-// refused to everybody, and a test fails. The role approver approves what
-// cannot be undone, of which there is nothing yet.
+// refused to everybody, and a test fails.
 //
 // Handlers of the AdminService also keep a tenant's key to its tenant, because
 // only they know which tenant a request is about.
@@ -91,7 +95,10 @@ var rules = map[string]rule{
 	memdv1connect.ErasureServiceForgetUserProcedure:      forgetting,
 	memdv1connect.ErasureServiceForgetSessionProcedure:   forgetting,
 	memdv1connect.ErasureServiceDeleteTenantProcedure:    purging,
-	memdv1connect.ErasureServiceDryRunProcedure:          following,
+	memdv1connect.ErasureServiceApproveDeletionProcedure: approving,
+	memdv1connect.ErasureServiceVoidApprovalProcedure:    voiding,
+	memdv1connect.ErasureServiceListApprovalsProcedure:   overseeing,
+	memdv1connect.ErasureServiceDryRunProcedure:          counting,
 	memdv1connect.ErasureServiceGetErasureProcedure:      following,
 	memdv1connect.ErasureServiceListErasuresProcedure:    following,
 	memdv1connect.ErasureServiceGetReceiptProcedure:      following,
@@ -103,15 +110,17 @@ var rules = map[string]rule{
 	memdv1connect.ErasureServiceReleaseHoldProcedure:     holding,
 	memdv1connect.ErasureServiceListHoldsProcedure:       following,
 
-	memdv1connect.AdminServiceGetTenantProcedure:     looking,
-	memdv1connect.AdminServiceListTenantsProcedure:   looking,
-	memdv1connect.AdminServiceListApiKeysProcedure:   looking,
-	memdv1connect.AdminServiceCreateTenantProcedure:  administering,
-	memdv1connect.AdminServiceSetPolicyProcedure:     administering,
-	memdv1connect.AdminServiceSuspendTenantProcedure: administering,
-	memdv1connect.AdminServiceResumeTenantProcedure:  administering,
-	memdv1connect.AdminServiceCreateApiKeyProcedure:  administering,
-	memdv1connect.AdminServiceRevokeApiKeyProcedure:  administering,
+	memdv1connect.AdminServiceGetTenantProcedure:       overseeing,
+	memdv1connect.AdminServiceListTenantsProcedure:     overseeing,
+	memdv1connect.AdminServiceListTransitionsProcedure: overseeing,
+	memdv1connect.AdminServiceMoveTenantProcedure:      administering,
+	memdv1connect.AdminServiceListApiKeysProcedure:     looking,
+	memdv1connect.AdminServiceCreateTenantProcedure:    administering,
+	memdv1connect.AdminServiceSetPolicyProcedure:       administering,
+	memdv1connect.AdminServiceSuspendTenantProcedure:   administering,
+	memdv1connect.AdminServiceResumeTenantProcedure:    administering,
+	memdv1connect.AdminServiceCreateApiKeyProcedure:    administering,
+	memdv1connect.AdminServiceRevokeApiKeyProcedure:    administering,
 
 	memdv1connect.TargetServiceListTargetsProcedure:  looking,
 	memdv1connect.TargetServiceCreateTargetProcedure: administering,

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/hex"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -127,7 +128,12 @@ func (h *erasureHandler) DryRun(ctx context.Context, req *memdv1.DryRunRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return &memdv1.DryRunResponse{
+	res := &memdv1.DryRunResponse{
 		Counts: countsToProto(p.Counts), Sessions: p.Sessions, Subjects: p.Subjects, Held: p.Held, DisplayName: p.DisplayName,
-	}, nil
+	}
+	if p.Kind == erasure.KindTenant {
+		res.TenantState, res.Bytes, res.Strangers = memdv1.TenantState(p.TenantState), p.Bytes, strangersToProto(p.Strangers)
+		res.Digest = hex.EncodeToString(p.Digest[:])
+	}
+	return res, nil
 }

@@ -22,6 +22,7 @@ func reportToProto(r erasure.Report) *memdv1.Report {
 		Erasure:     erasureToProto(r.Job),
 		Checks:      checksToProto(r.Checks),
 		Swept:       countsToProto(r.Found),
+		Strangers:   strangersToProto(r.Strangers),
 	}
 	if r.Salt != (receipts.Salt{}) {
 		p.Salt = r.Salt.Reveal()

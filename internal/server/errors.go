@@ -39,6 +39,10 @@ var outcomes = []outcome{
 	{memd.ErrRequestReused, connect.CodeAlreadyExists, memdv1.Reason_REASON_REQUEST_REUSED, "request_id was used for another request"},
 	{memd.ErrTenantInactive, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TENANT_INACTIVE, "the tenant is not active"},
 
+	{memd.ErrNotApproved, connect.CodeFailedPrecondition, memdv1.Reason_REASON_NOT_APPROVED, "somebody else has to approve it first"},
+	{memd.ErrQuotaExceeded, connect.CodeResourceExhausted, memdv1.Reason_REASON_QUOTA_EXCEEDED, "the tenant has all that its policy allows it"},
+	{memd.ErrTooManyCalls, connect.CodeResourceExhausted, memdv1.Reason_REASON_TOO_MANY_CALLS, "the tenant makes more calls a second than its policy allows; nothing was done"},
+
 	{memd.ErrFenced, connect.CodeFailedPrecondition, memdv1.Reason_REASON_FENCED, "the user is being erased"},
 	{memd.ErrSessionForgotten, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SESSION_FORGOTTEN, "the session was erased"},
 	{memd.ErrMemoryDeleted, connect.CodeFailedPrecondition, memdv1.Reason_REASON_MEMORY_DELETED, "the memory was deleted"},
@@ -99,6 +103,10 @@ func connectError(ctx context.Context, err error) (*connect.Error, memdv1.Reason
 		}}), o.reason
 	}
 	o := classify(ctx, err)
+	var refusal *memd.RefusalError
+	if errors.As(err, &refusal) && errors.Is(refusal.Class, o.err) {
+		o.text += ": " + refusal.Problem // Ours, like that of an InvalidError.
+	}
 	return o.answer(err), o.reason
 }
 

@@ -262,7 +262,7 @@ const (
 	Role_ROLE_AUDITOR Role = 3
 	// AdminService.
 	Role_ROLE_OPERATOR Role = 4
-	// Nothing yet: approves what cannot be undone.
+	// ErasureService.ApproveDeletion, and what reads of tenants.
 	Role_ROLE_APPROVER Role = 5
 )
 
@@ -1114,6 +1114,280 @@ func (x *ResumeTenantResponse) GetTenant() *Tenant {
 	return nil
 }
 
+type MoveTenantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// ACTIVE, SUSPENDED, EXPORTING or DRAINED.
+	State TenantState `protobuf:"varint,2,opt,name=state,proto3,enum=memd.v1.TenantState" json:"state,omitempty"`
+	// As in SuspendTenantRequest.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTenantRequest) Reset() {
+	*x = MoveTenantRequest{}
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTenantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTenantRequest) ProtoMessage() {}
+
+func (x *MoveTenantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTenantRequest.ProtoReflect.Descriptor instead.
+func (*MoveTenantRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *MoveTenantRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *MoveTenantRequest) GetState() TenantState {
+	if x != nil {
+		return x.State
+	}
+	return TenantState_TENANT_STATE_UNSPECIFIED
+}
+
+func (x *MoveTenantRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type MoveTenantResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        *Tenant                `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTenantResponse) Reset() {
+	*x = MoveTenantResponse{}
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTenantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTenantResponse) ProtoMessage() {}
+
+func (x *MoveTenantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTenantResponse.ProtoReflect.Descriptor instead.
+func (*MoveTenantResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *MoveTenantResponse) GetTenant() *Tenant {
+	if x != nil {
+		return x.Tenant
+	}
+	return nil
+}
+
+type ListTransitionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant.
+	Tenant        string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTransitionsRequest) Reset() {
+	*x = ListTransitionsRequest{}
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTransitionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTransitionsRequest) ProtoMessage() {}
+
+func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTransitionsRequest.ProtoReflect.Descriptor instead.
+func (*ListTransitionsRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListTransitionsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type ListTransitionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Transitions   []*TenantTransition    `protobuf:"bytes,1,rep,name=transitions,proto3" json:"transitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTransitionsResponse) Reset() {
+	*x = ListTransitionsResponse{}
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTransitionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTransitionsResponse) ProtoMessage() {}
+
+func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTransitionsResponse.ProtoReflect.Descriptor instead.
+func (*ListTransitionsResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListTransitionsResponse) GetTransitions() []*TenantTransition {
+	if x != nil {
+		return x.Transitions
+	}
+	return nil
+}
+
+// TenantTransition is one change of a tenant's state.
+type TenantTransition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	From  TenantState            `protobuf:"varint,2,opt,name=from,proto3,enum=memd.v1.TenantState" json:"from,omitempty"`
+	To    TenantState            `protobuf:"varint,3,opt,name=to,proto3,enum=memd.v1.TenantState" json:"to,omitempty"`
+	// The API key that asked for it; empty for what a worker did by itself.
+	ByKeyId       string `protobuf:"bytes,4,opt,name=by_key_id,json=byKeyId,proto3" json:"by_key_id,omitempty"`
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantTransition) Reset() {
+	*x = TenantTransition{}
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantTransition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantTransition) ProtoMessage() {}
+
+func (x *TenantTransition) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantTransition.ProtoReflect.Descriptor instead.
+func (*TenantTransition) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TenantTransition) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *TenantTransition) GetFrom() TenantState {
+	if x != nil {
+		return x.From
+	}
+	return TenantState_TENANT_STATE_UNSPECIFIED
+}
+
+func (x *TenantTransition) GetTo() TenantState {
+	if x != nil {
+		return x.To
+	}
+	return TenantState_TENANT_STATE_UNSPECIFIED
+}
+
+func (x *TenantTransition) GetByKeyId() string {
+	if x != nil {
+		return x.ByKeyId
+	}
+	return ""
+}
+
+func (x *TenantTransition) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // ApiKey is a key without its secret.
 type ApiKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1136,7 +1410,7 @@ type ApiKey struct {
 
 func (x *ApiKey) Reset() {
 	*x = ApiKey{}
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1422,7 @@ func (x *ApiKey) String() string {
 func (*ApiKey) ProtoMessage() {}
 
 func (x *ApiKey) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1435,7 @@ func (x *ApiKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiKey.ProtoReflect.Descriptor instead.
 func (*ApiKey) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ApiKey) GetKeyId() string {
@@ -1234,7 +1508,7 @@ type CreateApiKeyRequest struct {
 
 func (x *CreateApiKeyRequest) Reset() {
 	*x = CreateApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1520,7 @@ func (x *CreateApiKeyRequest) String() string {
 func (*CreateApiKeyRequest) ProtoMessage() {}
 
 func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1533,7 @@ func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateApiKeyRequest) GetTenant() string {
@@ -1294,7 +1568,7 @@ type CreateApiKeyResponse struct {
 
 func (x *CreateApiKeyResponse) Reset() {
 	*x = CreateApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1580,7 @@ func (x *CreateApiKeyResponse) String() string {
 func (*CreateApiKeyResponse) ProtoMessage() {}
 
 func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1593,7 @@ func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateApiKeyResponse) GetApiKey() *ApiKey {
@@ -1350,7 +1624,7 @@ type ListApiKeysRequest struct {
 
 func (x *ListApiKeysRequest) Reset() {
 	*x = ListApiKeysRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	mi := &file_memd_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1636,7 @@ func (x *ListApiKeysRequest) String() string {
 func (*ListApiKeysRequest) ProtoMessage() {}
 
 func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	mi := &file_memd_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1649,7 @@ func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListApiKeysRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListApiKeysRequest) GetTenant() string {
@@ -1410,7 +1684,7 @@ type ListApiKeysResponse struct {
 
 func (x *ListApiKeysResponse) Reset() {
 	*x = ListApiKeysResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	mi := &file_memd_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1696,7 @@ func (x *ListApiKeysResponse) String() string {
 func (*ListApiKeysResponse) ProtoMessage() {}
 
 func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	mi := &file_memd_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1709,7 @@ func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListApiKeysResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListApiKeysResponse) GetApiKeys() []*ApiKey {
@@ -1461,7 +1735,7 @@ type RevokeApiKeyRequest struct {
 
 func (x *RevokeApiKeyRequest) Reset() {
 	*x = RevokeApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[19]
+	mi := &file_memd_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1747,7 @@ func (x *RevokeApiKeyRequest) String() string {
 func (*RevokeApiKeyRequest) ProtoMessage() {}
 
 func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[19]
+	mi := &file_memd_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1760,7 @@ func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RevokeApiKeyRequest) GetKeyId() string {
@@ -1505,7 +1779,7 @@ type RevokeApiKeyResponse struct {
 
 func (x *RevokeApiKeyResponse) Reset() {
 	*x = RevokeApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[20]
+	mi := &file_memd_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1791,7 @@ func (x *RevokeApiKeyResponse) String() string {
 func (*RevokeApiKeyResponse) ProtoMessage() {}
 
 func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[20]
+	mi := &file_memd_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1804,7 @@ func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RevokeApiKeyResponse) GetApiKey() *ApiKey {
@@ -1597,7 +1871,23 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(?R\x06tenant\x127\n" +
 	"\x06reason\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01(\x80\b2\x13^[^\\x00-\\x1f\\x7f]*$R\x06reason\"?\n" +
 	"\x14ResumeTenantResponse\x12'\n" +
-	"\x06tenant\x18\x01 \x01(\v2\x0f.memd.v1.TenantR\x06tenant\"\xc3\x02\n" +
+	"\x06tenant\x18\x01 \x01(\v2\x0f.memd.v1.TenantR\x06tenant\"\xab\x01\n" +
+	"\x11MoveTenantRequest\x12!\n" +
+	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(?R\x06tenant\x12:\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x14.memd.v1.TenantStateB\x0e\xbaH\v\x82\x01\b\x18\x02\x18\x03\x18\x04\x18\x05R\x05state\x127\n" +
+	"\x06reason\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01(\x80\b2\x13^[^\\x00-\\x1f\\x7f]*$R\x06reason\"=\n" +
+	"\x12MoveTenantResponse\x12'\n" +
+	"\x06tenant\x18\x01 \x01(\v2\x0f.memd.v1.TenantR\x06tenant\";\n" +
+	"\x16ListTransitionsRequest\x12!\n" +
+	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(?R\x06tenant\"V\n" +
+	"\x17ListTransitionsResponse\x12;\n" +
+	"\vtransitions\x18\x01 \x03(\v2\x19.memd.v1.TenantTransitionR\vtransitions\"\xc2\x01\n" +
+	"\x10TenantTransition\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12(\n" +
+	"\x04from\x18\x02 \x01(\x0e2\x14.memd.v1.TenantStateR\x04from\x12$\n" +
+	"\x02to\x18\x03 \x01(\x0e2\x14.memd.v1.TenantStateR\x02to\x12\x1a\n" +
+	"\tby_key_id\x18\x04 \x01(\tR\abyKeyId\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xc3\x02\n" +
 	"\x06ApiKey\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -1659,14 +1949,17 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\vROLE_ERASER\x10\x02\x12\x10\n" +
 	"\fROLE_AUDITOR\x10\x03\x12\x11\n" +
 	"\rROLE_OPERATOR\x10\x04\x12\x11\n" +
-	"\rROLE_APPROVER\x10\x052\xd6\x05\n" +
+	"\rROLE_APPROVER\x10\x052\xfd\x06\n" +
 	"\fAdminService\x12P\n" +
 	"\fCreateTenant\x12\x1c.memd.v1.CreateTenantRequest\x1a\x1d.memd.v1.CreateTenantResponse\"\x03\x90\x02\x02\x12G\n" +
 	"\tGetTenant\x12\x19.memd.v1.GetTenantRequest\x1a\x1a.memd.v1.GetTenantResponse\"\x03\x90\x02\x02\x12M\n" +
 	"\vListTenants\x12\x1b.memd.v1.ListTenantsRequest\x1a\x1c.memd.v1.ListTenantsResponse\"\x03\x90\x02\x02\x12G\n" +
 	"\tSetPolicy\x12\x19.memd.v1.SetPolicyRequest\x1a\x1a.memd.v1.SetPolicyResponse\"\x03\x90\x02\x02\x12S\n" +
 	"\rSuspendTenant\x12\x1d.memd.v1.SuspendTenantRequest\x1a\x1e.memd.v1.SuspendTenantResponse\"\x03\x90\x02\x02\x12P\n" +
-	"\fResumeTenant\x12\x1c.memd.v1.ResumeTenantRequest\x1a\x1d.memd.v1.ResumeTenantResponse\"\x03\x90\x02\x02\x12K\n" +
+	"\fResumeTenant\x12\x1c.memd.v1.ResumeTenantRequest\x1a\x1d.memd.v1.ResumeTenantResponse\"\x03\x90\x02\x02\x12J\n" +
+	"\n" +
+	"MoveTenant\x12\x1a.memd.v1.MoveTenantRequest\x1a\x1b.memd.v1.MoveTenantResponse\"\x03\x90\x02\x02\x12Y\n" +
+	"\x0fListTransitions\x12\x1f.memd.v1.ListTransitionsRequest\x1a .memd.v1.ListTransitionsResponse\"\x03\x90\x02\x01\x12K\n" +
 	"\fCreateApiKey\x12\x1c.memd.v1.CreateApiKeyRequest\x1a\x1d.memd.v1.CreateApiKeyResponse\x12M\n" +
 	"\vListApiKeys\x12\x1b.memd.v1.ListApiKeysRequest\x1a\x1c.memd.v1.ListApiKeysResponse\"\x03\x90\x02\x02\x12P\n" +
 	"\fRevokeApiKey\x12\x1c.memd.v1.RevokeApiKeyRequest\x1a\x1d.memd.v1.RevokeApiKeyResponse\"\x03\x90\x02\x02B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
@@ -1684,47 +1977,52 @@ func file_memd_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_memd_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_memd_v1_admin_proto_goTypes = []any{
-	(TenantState)(0),              // 0: memd.v1.TenantState
-	(VectorFormat)(0),             // 1: memd.v1.VectorFormat
-	(IndexMode)(0),                // 2: memd.v1.IndexMode
-	(LiftFence)(0),                // 3: memd.v1.LiftFence
-	(Role)(0),                     // 4: memd.v1.Role
-	(*Policy)(nil),                // 5: memd.v1.Policy
-	(*Tenant)(nil),                // 6: memd.v1.Tenant
-	(*CreateTenantRequest)(nil),   // 7: memd.v1.CreateTenantRequest
-	(*CreateTenantResponse)(nil),  // 8: memd.v1.CreateTenantResponse
-	(*GetTenantRequest)(nil),      // 9: memd.v1.GetTenantRequest
-	(*GetTenantResponse)(nil),     // 10: memd.v1.GetTenantResponse
-	(*ListTenantsRequest)(nil),    // 11: memd.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),   // 12: memd.v1.ListTenantsResponse
-	(*SetPolicyRequest)(nil),      // 13: memd.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),     // 14: memd.v1.SetPolicyResponse
-	(*SuspendTenantRequest)(nil),  // 15: memd.v1.SuspendTenantRequest
-	(*SuspendTenantResponse)(nil), // 16: memd.v1.SuspendTenantResponse
-	(*ResumeTenantRequest)(nil),   // 17: memd.v1.ResumeTenantRequest
-	(*ResumeTenantResponse)(nil),  // 18: memd.v1.ResumeTenantResponse
-	(*ApiKey)(nil),                // 19: memd.v1.ApiKey
-	(*CreateApiKeyRequest)(nil),   // 20: memd.v1.CreateApiKeyRequest
-	(*CreateApiKeyResponse)(nil),  // 21: memd.v1.CreateApiKeyResponse
-	(*ListApiKeysRequest)(nil),    // 22: memd.v1.ListApiKeysRequest
-	(*ListApiKeysResponse)(nil),   // 23: memd.v1.ListApiKeysResponse
-	(*RevokeApiKeyRequest)(nil),   // 24: memd.v1.RevokeApiKeyRequest
-	(*RevokeApiKeyResponse)(nil),  // 25: memd.v1.RevokeApiKeyResponse
-	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(TenantState)(0),                // 0: memd.v1.TenantState
+	(VectorFormat)(0),               // 1: memd.v1.VectorFormat
+	(IndexMode)(0),                  // 2: memd.v1.IndexMode
+	(LiftFence)(0),                  // 3: memd.v1.LiftFence
+	(Role)(0),                       // 4: memd.v1.Role
+	(*Policy)(nil),                  // 5: memd.v1.Policy
+	(*Tenant)(nil),                  // 6: memd.v1.Tenant
+	(*CreateTenantRequest)(nil),     // 7: memd.v1.CreateTenantRequest
+	(*CreateTenantResponse)(nil),    // 8: memd.v1.CreateTenantResponse
+	(*GetTenantRequest)(nil),        // 9: memd.v1.GetTenantRequest
+	(*GetTenantResponse)(nil),       // 10: memd.v1.GetTenantResponse
+	(*ListTenantsRequest)(nil),      // 11: memd.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),     // 12: memd.v1.ListTenantsResponse
+	(*SetPolicyRequest)(nil),        // 13: memd.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),       // 14: memd.v1.SetPolicyResponse
+	(*SuspendTenantRequest)(nil),    // 15: memd.v1.SuspendTenantRequest
+	(*SuspendTenantResponse)(nil),   // 16: memd.v1.SuspendTenantResponse
+	(*ResumeTenantRequest)(nil),     // 17: memd.v1.ResumeTenantRequest
+	(*ResumeTenantResponse)(nil),    // 18: memd.v1.ResumeTenantResponse
+	(*MoveTenantRequest)(nil),       // 19: memd.v1.MoveTenantRequest
+	(*MoveTenantResponse)(nil),      // 20: memd.v1.MoveTenantResponse
+	(*ListTransitionsRequest)(nil),  // 21: memd.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil), // 22: memd.v1.ListTransitionsResponse
+	(*TenantTransition)(nil),        // 23: memd.v1.TenantTransition
+	(*ApiKey)(nil),                  // 24: memd.v1.ApiKey
+	(*CreateApiKeyRequest)(nil),     // 25: memd.v1.CreateApiKeyRequest
+	(*CreateApiKeyResponse)(nil),    // 26: memd.v1.CreateApiKeyResponse
+	(*ListApiKeysRequest)(nil),      // 27: memd.v1.ListApiKeysRequest
+	(*ListApiKeysResponse)(nil),     // 28: memd.v1.ListApiKeysResponse
+	(*RevokeApiKeyRequest)(nil),     // 29: memd.v1.RevokeApiKeyRequest
+	(*RevokeApiKeyResponse)(nil),    // 30: memd.v1.RevokeApiKeyResponse
+	(*durationpb.Duration)(nil),     // 31: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 32: google.protobuf.Timestamp
 }
 var file_memd_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: memd.v1.Policy.vector_format:type_name -> memd.v1.VectorFormat
-	26, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
+	31, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
 	2,  // 2: memd.v1.Policy.index:type_name -> memd.v1.IndexMode
-	26, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
+	31, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
 	3,  // 4: memd.v1.Policy.lift_fence:type_name -> memd.v1.LiftFence
 	0,  // 5: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
 	5,  // 6: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
-	27, // 7: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
-	27, // 8: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
+	32, // 7: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
+	32, // 8: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
 	5,  // 9: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
 	6,  // 10: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
 	6,  // 11: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
@@ -1733,37 +2031,47 @@ var file_memd_v1_admin_proto_depIdxs = []int32{
 	6,  // 14: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
 	6,  // 15: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
 	6,  // 16: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
-	4,  // 17: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
-	27, // 18: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
-	27, // 19: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
-	27, // 20: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
-	4,  // 21: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
-	19, // 22: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	19, // 23: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
-	19, // 24: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	7,  // 25: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
-	9,  // 26: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
-	11, // 27: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
-	13, // 28: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
-	15, // 29: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
-	17, // 30: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
-	20, // 31: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
-	22, // 32: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
-	24, // 33: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
-	8,  // 34: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
-	10, // 35: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
-	12, // 36: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
-	14, // 37: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
-	16, // 38: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
-	18, // 39: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
-	21, // 40: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
-	23, // 41: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
-	25, // 42: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
-	34, // [34:43] is the sub-list for method output_type
-	25, // [25:34] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	0,  // 17: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
+	6,  // 18: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
+	23, // 19: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
+	32, // 20: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
+	0,  // 21: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
+	0,  // 22: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
+	4,  // 23: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
+	32, // 24: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
+	32, // 25: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
+	32, // 26: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
+	4,  // 27: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
+	24, // 28: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	24, // 29: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
+	24, // 30: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	7,  // 31: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
+	9,  // 32: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
+	11, // 33: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
+	13, // 34: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
+	15, // 35: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
+	17, // 36: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
+	19, // 37: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
+	21, // 38: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
+	25, // 39: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
+	27, // 40: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
+	29, // 41: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
+	8,  // 42: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
+	10, // 43: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
+	12, // 44: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
+	14, // 45: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
+	16, // 46: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
+	18, // 47: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
+	20, // 48: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
+	22, // 49: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
+	26, // 50: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
+	28, // 51: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
+	30, // 52: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
+	42, // [42:53] is the sub-list for method output_type
+	31, // [31:42] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_admin_proto_init() }
@@ -1777,7 +2085,7 @@ func file_memd_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_admin_proto_rawDesc), len(file_memd_v1_admin_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   21,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

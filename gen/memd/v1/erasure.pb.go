@@ -596,7 +596,18 @@ type DryRunResponse struct {
 	// A legal hold would keep it from beginning.
 	Held bool `protobuf:"varint,4,opt,name=held,proto3" json:"held,omitempty"`
 	// Of a tenant: its display name.
-	DisplayName   string `protobuf:"bytes,5,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
+	DisplayName string `protobuf:"bytes,5,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
+	// Of a tenant: its state. One that is not DRAINED cannot be approved.
+	TenantState TenantState `protobuf:"varint,6,opt,name=tenant_state,json=tenantState,proto3,enum=memd.v1.TenantState" json:"tenant_state,omitempty"`
+	// Of a tenant: how many bytes are sealed in its rows.
+	Bytes int64 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Of a tenant: subjects that have something although the directory does not know
+	// them, the first hundred. They came by a way past the API; look at them before
+	// you approve. They go too.
+	Strangers []*Stranger `protobuf:"bytes,8,rep,name=strangers,proto3" json:"strangers,omitempty"`
+	// Of a tenant: 64 hexadecimal digits that stand for all of this, for
+	// ApproveDeletion.
+	Digest        string `protobuf:"bytes,9,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -666,6 +677,488 @@ func (x *DryRunResponse) GetDisplayName() string {
 	return ""
 }
 
+func (x *DryRunResponse) GetTenantState() TenantState {
+	if x != nil {
+		return x.TenantState
+	}
+	return TenantState_TENANT_STATE_UNSPECIFIED
+}
+
+func (x *DryRunResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *DryRunResponse) GetStrangers() []*Stranger {
+	if x != nil {
+		return x.Strangers
+	}
+	return nil
+}
+
+func (x *DryRunResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+// Stranger is a subject that the directory does not know.
+type Stranger struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where something of it is, for example "memories".
+	Store string `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	// Its number.
+	Subject int64 `protobuf:"varint,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// How much there is.
+	Things        int64 `protobuf:"varint,3,opt,name=things,proto3" json:"things,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stranger) Reset() {
+	*x = Stranger{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stranger) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stranger) ProtoMessage() {}
+
+func (x *Stranger) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stranger.ProtoReflect.Descriptor instead.
+func (*Stranger) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Stranger) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *Stranger) GetSubject() int64 {
+	if x != nil {
+		return x.Subject
+	}
+	return 0
+}
+
+func (x *Stranger) GetThings() int64 {
+	if x != nil {
+		return x.Things
+	}
+	return 0
+}
+
+type ApproveDeletionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The tenant's display name, exactly.
+	ConfirmDisplayName string `protobuf:"bytes,2,opt,name=confirm_display_name,json=confirmDisplayName,proto3" json:"confirm_display_name,omitempty"`
+	// That of the dry run.
+	Digest        string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApproveDeletionRequest) Reset() {
+	*x = ApproveDeletionRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApproveDeletionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApproveDeletionRequest) ProtoMessage() {}
+
+func (x *ApproveDeletionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApproveDeletionRequest.ProtoReflect.Descriptor instead.
+func (*ApproveDeletionRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ApproveDeletionRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ApproveDeletionRequest) GetConfirmDisplayName() string {
+	if x != nil {
+		return x.ConfirmDisplayName
+	}
+	return ""
+}
+
+func (x *ApproveDeletionRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type ApproveDeletionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Approval      *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApproveDeletionResponse) Reset() {
+	*x = ApproveDeletionResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApproveDeletionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApproveDeletionResponse) ProtoMessage() {}
+
+func (x *ApproveDeletionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApproveDeletionResponse.ProtoReflect.Descriptor instead.
+func (*ApproveDeletionResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ApproveDeletionResponse) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+type VoidApprovalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Tenant        string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	ApprovalId    string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VoidApprovalRequest) Reset() {
+	*x = VoidApprovalRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VoidApprovalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VoidApprovalRequest) ProtoMessage() {}
+
+func (x *VoidApprovalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VoidApprovalRequest.ProtoReflect.Descriptor instead.
+func (*VoidApprovalRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *VoidApprovalRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *VoidApprovalRequest) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+type VoidApprovalResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Approval      *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VoidApprovalResponse) Reset() {
+	*x = VoidApprovalResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VoidApprovalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VoidApprovalResponse) ProtoMessage() {}
+
+func (x *VoidApprovalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VoidApprovalResponse.ProtoReflect.Descriptor instead.
+func (*VoidApprovalResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *VoidApprovalResponse) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+type ListApprovalsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tenant's name.
+	Tenant        string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListApprovalsRequest) Reset() {
+	*x = ListApprovalsRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListApprovalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListApprovalsRequest) ProtoMessage() {}
+
+func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
+func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListApprovalsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type ListApprovalsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Approvals     []*Approval            `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListApprovalsResponse) Reset() {
+	*x = ListApprovalsResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListApprovalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListApprovalsResponse) ProtoMessage() {}
+
+func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
+func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListApprovalsResponse) GetApprovals() []*Approval {
+	if x != nil {
+		return x.Approvals
+	}
+	return nil
+}
+
+// Approval is somebody's consent to the deletion of a tenant.
+type Approval struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ApprovalId string                 `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Of the dry run that was approved.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The approver's API key.
+	ApproverKeyId string                 `protobuf:"bytes,3,opt,name=approver_key_id,json=approverKeyId,proto3" json:"approver_key_id,omitempty"`
+	ApprovedAt    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=approved_at,json=approvedAt,proto3" json:"approved_at,omitempty"`
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// The deletion that it was spent on.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Since when it is none.
+	VoidedAt      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=voided_at,json=voidedAt,proto3" json:"voided_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Approval) Reset() {
+	*x = Approval{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Approval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Approval) ProtoMessage() {}
+
+func (x *Approval) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Approval.ProtoReflect.Descriptor instead.
+func (*Approval) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Approval) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *Approval) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Approval) GetApproverKeyId() string {
+	if x != nil {
+		return x.ApproverKeyId
+	}
+	return ""
+}
+
+func (x *Approval) GetApprovedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ApprovedAt
+	}
+	return nil
+}
+
+func (x *Approval) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Approval) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Approval) GetVoidedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.VoidedAt
+	}
+	return nil
+}
+
 type GetErasureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The erasure's request id.
@@ -678,7 +1171,7 @@ type GetErasureRequest struct {
 
 func (x *GetErasureRequest) Reset() {
 	*x = GetErasureRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[8]
+	mi := &file_memd_v1_erasure_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +1183,7 @@ func (x *GetErasureRequest) String() string {
 func (*GetErasureRequest) ProtoMessage() {}
 
 func (x *GetErasureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[8]
+	mi := &file_memd_v1_erasure_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +1196,7 @@ func (x *GetErasureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetErasureRequest.ProtoReflect.Descriptor instead.
 func (*GetErasureRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{8}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetErasureRequest) GetRequestId() string {
@@ -729,7 +1222,7 @@ type GetErasureResponse struct {
 
 func (x *GetErasureResponse) Reset() {
 	*x = GetErasureResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[9]
+	mi := &file_memd_v1_erasure_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +1234,7 @@ func (x *GetErasureResponse) String() string {
 func (*GetErasureResponse) ProtoMessage() {}
 
 func (x *GetErasureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[9]
+	mi := &file_memd_v1_erasure_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +1247,7 @@ func (x *GetErasureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetErasureResponse.ProtoReflect.Descriptor instead.
 func (*GetErasureResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{9}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetErasureResponse) GetReport() *Report {
@@ -780,7 +1273,7 @@ type ListErasuresRequest struct {
 
 func (x *ListErasuresRequest) Reset() {
 	*x = ListErasuresRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[10]
+	mi := &file_memd_v1_erasure_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +1285,7 @@ func (x *ListErasuresRequest) String() string {
 func (*ListErasuresRequest) ProtoMessage() {}
 
 func (x *ListErasuresRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[10]
+	mi := &file_memd_v1_erasure_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +1298,7 @@ func (x *ListErasuresRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListErasuresRequest.ProtoReflect.Descriptor instead.
 func (*ListErasuresRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{10}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListErasuresRequest) GetStates() []ErasureState {
@@ -847,7 +1340,7 @@ type ListErasuresResponse struct {
 
 func (x *ListErasuresResponse) Reset() {
 	*x = ListErasuresResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[11]
+	mi := &file_memd_v1_erasure_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1352,7 @@ func (x *ListErasuresResponse) String() string {
 func (*ListErasuresResponse) ProtoMessage() {}
 
 func (x *ListErasuresResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[11]
+	mi := &file_memd_v1_erasure_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1365,7 @@ func (x *ListErasuresResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListErasuresResponse.ProtoReflect.Descriptor instead.
 func (*ListErasuresResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{11}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListErasuresResponse) GetErasures() []*Erasure {
@@ -902,7 +1395,7 @@ type WatchErasureRequest struct {
 
 func (x *WatchErasureRequest) Reset() {
 	*x = WatchErasureRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[12]
+	mi := &file_memd_v1_erasure_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1407,7 @@ func (x *WatchErasureRequest) String() string {
 func (*WatchErasureRequest) ProtoMessage() {}
 
 func (x *WatchErasureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[12]
+	mi := &file_memd_v1_erasure_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1420,7 @@ func (x *WatchErasureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchErasureRequest.ProtoReflect.Descriptor instead.
 func (*WatchErasureRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{12}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchErasureRequest) GetRequestId() string {
@@ -963,7 +1456,7 @@ type WatchErasureResponse struct {
 
 func (x *WatchErasureResponse) Reset() {
 	*x = WatchErasureResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[13]
+	mi := &file_memd_v1_erasure_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1468,7 @@ func (x *WatchErasureResponse) String() string {
 func (*WatchErasureResponse) ProtoMessage() {}
 
 func (x *WatchErasureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[13]
+	mi := &file_memd_v1_erasure_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1481,7 @@ func (x *WatchErasureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchErasureResponse.ProtoReflect.Descriptor instead.
 func (*WatchErasureResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{13}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchErasureResponse) GetErasure() *Erasure {
@@ -1022,7 +1515,7 @@ type HoldRequest struct {
 
 func (x *HoldRequest) Reset() {
 	*x = HoldRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[14]
+	mi := &file_memd_v1_erasure_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1527,7 @@ func (x *HoldRequest) String() string {
 func (*HoldRequest) ProtoMessage() {}
 
 func (x *HoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[14]
+	mi := &file_memd_v1_erasure_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1540,7 @@ func (x *HoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRequest.ProtoReflect.Descriptor instead.
 func (*HoldRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{14}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HoldRequest) GetHoldId() string {
@@ -1097,7 +1590,7 @@ type HoldResponse struct {
 
 func (x *HoldResponse) Reset() {
 	*x = HoldResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[15]
+	mi := &file_memd_v1_erasure_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1602,7 @@ func (x *HoldResponse) String() string {
 func (*HoldResponse) ProtoMessage() {}
 
 func (x *HoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[15]
+	mi := &file_memd_v1_erasure_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1615,7 @@ func (x *HoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldResponse.ProtoReflect.Descriptor instead.
 func (*HoldResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{15}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HoldResponse) GetHold() *LegalHold {
@@ -1148,7 +1641,7 @@ type ReleaseHoldRequest struct {
 
 func (x *ReleaseHoldRequest) Reset() {
 	*x = ReleaseHoldRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[16]
+	mi := &file_memd_v1_erasure_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1653,7 @@ func (x *ReleaseHoldRequest) String() string {
 func (*ReleaseHoldRequest) ProtoMessage() {}
 
 func (x *ReleaseHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[16]
+	mi := &file_memd_v1_erasure_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1666,7 @@ func (x *ReleaseHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHoldRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseHoldRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{16}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReleaseHoldRequest) GetHoldId() string {
@@ -1192,7 +1685,7 @@ type ReleaseHoldResponse struct {
 
 func (x *ReleaseHoldResponse) Reset() {
 	*x = ReleaseHoldResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[17]
+	mi := &file_memd_v1_erasure_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1204,7 +1697,7 @@ func (x *ReleaseHoldResponse) String() string {
 func (*ReleaseHoldResponse) ProtoMessage() {}
 
 func (x *ReleaseHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[17]
+	mi := &file_memd_v1_erasure_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1217,7 +1710,7 @@ func (x *ReleaseHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHoldResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseHoldResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{17}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReleaseHoldResponse) GetHold() *LegalHold {
@@ -1237,7 +1730,7 @@ type ListHoldsRequest struct {
 
 func (x *ListHoldsRequest) Reset() {
 	*x = ListHoldsRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[18]
+	mi := &file_memd_v1_erasure_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1742,7 @@ func (x *ListHoldsRequest) String() string {
 func (*ListHoldsRequest) ProtoMessage() {}
 
 func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[18]
+	mi := &file_memd_v1_erasure_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1755,7 @@ func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{18}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListHoldsRequest) GetReleased() bool {
@@ -1281,7 +1774,7 @@ type ListHoldsResponse struct {
 
 func (x *ListHoldsResponse) Reset() {
 	*x = ListHoldsResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[19]
+	mi := &file_memd_v1_erasure_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1786,7 @@ func (x *ListHoldsResponse) String() string {
 func (*ListHoldsResponse) ProtoMessage() {}
 
 func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[19]
+	mi := &file_memd_v1_erasure_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1799,7 @@ func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{19}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListHoldsResponse) GetHolds() []*LegalHold {
@@ -1327,7 +1820,7 @@ type GetReceiptRequest struct {
 
 func (x *GetReceiptRequest) Reset() {
 	*x = GetReceiptRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[20]
+	mi := &file_memd_v1_erasure_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1832,7 @@ func (x *GetReceiptRequest) String() string {
 func (*GetReceiptRequest) ProtoMessage() {}
 
 func (x *GetReceiptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[20]
+	mi := &file_memd_v1_erasure_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1845,7 @@ func (x *GetReceiptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReceiptRequest.ProtoReflect.Descriptor instead.
 func (*GetReceiptRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{20}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetReceiptRequest) GetRequestId() string {
@@ -1380,7 +1873,7 @@ type GetReceiptResponse struct {
 
 func (x *GetReceiptResponse) Reset() {
 	*x = GetReceiptResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[21]
+	mi := &file_memd_v1_erasure_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1885,7 @@ func (x *GetReceiptResponse) String() string {
 func (*GetReceiptResponse) ProtoMessage() {}
 
 func (x *GetReceiptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[21]
+	mi := &file_memd_v1_erasure_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1898,7 @@ func (x *GetReceiptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReceiptResponse.ProtoReflect.Descriptor instead.
 func (*GetReceiptResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{21}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetReceiptResponse) GetBundles() [][]byte {
@@ -1426,7 +1919,7 @@ type VerifyErasureRequest struct {
 
 func (x *VerifyErasureRequest) Reset() {
 	*x = VerifyErasureRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[22]
+	mi := &file_memd_v1_erasure_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1931,7 @@ func (x *VerifyErasureRequest) String() string {
 func (*VerifyErasureRequest) ProtoMessage() {}
 
 func (x *VerifyErasureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[22]
+	mi := &file_memd_v1_erasure_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1944,7 @@ func (x *VerifyErasureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyErasureRequest.ProtoReflect.Descriptor instead.
 func (*VerifyErasureRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{22}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *VerifyErasureRequest) GetRequestId() string {
@@ -1479,7 +1972,7 @@ type VerifyErasureResponse struct {
 
 func (x *VerifyErasureResponse) Reset() {
 	*x = VerifyErasureResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[23]
+	mi := &file_memd_v1_erasure_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1984,7 @@ func (x *VerifyErasureResponse) String() string {
 func (*VerifyErasureResponse) ProtoMessage() {}
 
 func (x *VerifyErasureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[23]
+	mi := &file_memd_v1_erasure_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1997,7 @@ func (x *VerifyErasureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyErasureResponse.ProtoReflect.Descriptor instead.
 func (*VerifyErasureResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{23}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VerifyErasureResponse) GetChecks() []*ErasureCheck {
@@ -1534,7 +2027,7 @@ type RemoveSurvivorsRequest struct {
 
 func (x *RemoveSurvivorsRequest) Reset() {
 	*x = RemoveSurvivorsRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[24]
+	mi := &file_memd_v1_erasure_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +2039,7 @@ func (x *RemoveSurvivorsRequest) String() string {
 func (*RemoveSurvivorsRequest) ProtoMessage() {}
 
 func (x *RemoveSurvivorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[24]
+	mi := &file_memd_v1_erasure_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +2052,7 @@ func (x *RemoveSurvivorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSurvivorsRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSurvivorsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{24}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RemoveSurvivorsRequest) GetRequestId() string {
@@ -1591,7 +2084,7 @@ type RemoveSurvivorsResponse struct {
 
 func (x *RemoveSurvivorsResponse) Reset() {
 	*x = RemoveSurvivorsResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[25]
+	mi := &file_memd_v1_erasure_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +2096,7 @@ func (x *RemoveSurvivorsResponse) String() string {
 func (*RemoveSurvivorsResponse) ProtoMessage() {}
 
 func (x *RemoveSurvivorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[25]
+	mi := &file_memd_v1_erasure_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +2109,7 @@ func (x *RemoveSurvivorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSurvivorsResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSurvivorsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{25}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{33}
 }
 
 type GetReceiptKeysRequest struct {
@@ -1627,7 +2120,7 @@ type GetReceiptKeysRequest struct {
 
 func (x *GetReceiptKeysRequest) Reset() {
 	*x = GetReceiptKeysRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[26]
+	mi := &file_memd_v1_erasure_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +2132,7 @@ func (x *GetReceiptKeysRequest) String() string {
 func (*GetReceiptKeysRequest) ProtoMessage() {}
 
 func (x *GetReceiptKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[26]
+	mi := &file_memd_v1_erasure_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +2145,7 @@ func (x *GetReceiptKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReceiptKeysRequest.ProtoReflect.Descriptor instead.
 func (*GetReceiptKeysRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{26}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{34}
 }
 
 type GetReceiptKeysResponse struct {
@@ -1665,7 +2158,7 @@ type GetReceiptKeysResponse struct {
 
 func (x *GetReceiptKeysResponse) Reset() {
 	*x = GetReceiptKeysResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[27]
+	mi := &file_memd_v1_erasure_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +2170,7 @@ func (x *GetReceiptKeysResponse) String() string {
 func (*GetReceiptKeysResponse) ProtoMessage() {}
 
 func (x *GetReceiptKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[27]
+	mi := &file_memd_v1_erasure_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +2183,7 @@ func (x *GetReceiptKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReceiptKeysResponse.ProtoReflect.Descriptor instead.
 func (*GetReceiptKeysResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{27}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetReceiptKeysResponse) GetKeyset() []byte {
@@ -1730,7 +2223,7 @@ type Erasure struct {
 
 func (x *Erasure) Reset() {
 	*x = Erasure{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[28]
+	mi := &file_memd_v1_erasure_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +2235,7 @@ func (x *Erasure) String() string {
 func (*Erasure) ProtoMessage() {}
 
 func (x *Erasure) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[28]
+	mi := &file_memd_v1_erasure_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +2248,7 @@ func (x *Erasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Erasure.ProtoReflect.Descriptor instead.
 func (*Erasure) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{28}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Erasure) GetRequestId() string {
@@ -1856,7 +2349,7 @@ type ErasureStep struct {
 
 func (x *ErasureStep) Reset() {
 	*x = ErasureStep{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[29]
+	mi := &file_memd_v1_erasure_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1868,7 +2361,7 @@ func (x *ErasureStep) String() string {
 func (*ErasureStep) ProtoMessage() {}
 
 func (x *ErasureStep) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[29]
+	mi := &file_memd_v1_erasure_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1881,7 +2374,7 @@ func (x *ErasureStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStep.ProtoReflect.Descriptor instead.
 func (*ErasureStep) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{29}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ErasureStep) GetName() string {
@@ -1933,7 +2426,7 @@ type ErasureCheck struct {
 
 func (x *ErasureCheck) Reset() {
 	*x = ErasureCheck{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[30]
+	mi := &file_memd_v1_erasure_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +2438,7 @@ func (x *ErasureCheck) String() string {
 func (*ErasureCheck) ProtoMessage() {}
 
 func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[30]
+	mi := &file_memd_v1_erasure_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +2451,7 @@ func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureCheck.ProtoReflect.Descriptor instead.
 func (*ErasureCheck) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{30}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ErasureCheck) GetName() string {
@@ -2026,7 +2519,7 @@ type TargetAnswer struct {
 
 func (x *TargetAnswer) Reset() {
 	*x = TargetAnswer{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[31]
+	mi := &file_memd_v1_erasure_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2531,7 @@ func (x *TargetAnswer) String() string {
 func (*TargetAnswer) ProtoMessage() {}
 
 func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[31]
+	mi := &file_memd_v1_erasure_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2544,7 @@ func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetAnswer.ProtoReflect.Descriptor instead.
 func (*TargetAnswer) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{31}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TargetAnswer) GetTarget() string {
@@ -2109,7 +2602,7 @@ type LegalHold struct {
 
 func (x *LegalHold) Reset() {
 	*x = LegalHold{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[32]
+	mi := &file_memd_v1_erasure_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2614,7 @@ func (x *LegalHold) String() string {
 func (*LegalHold) ProtoMessage() {}
 
 func (x *LegalHold) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[32]
+	mi := &file_memd_v1_erasure_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2627,7 @@ func (x *LegalHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LegalHold.ProtoReflect.Descriptor instead.
 func (*LegalHold) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{32}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LegalHold) GetHoldId() string {
@@ -2230,14 +2723,17 @@ type Report struct {
 	// Opens the commitment in the receipts: whoever has it can show whom they are
 	// about. Given to the caller of ForgetUser, ForgetSession and DeleteTenant, and
 	// until the erasure is final. 64 hexadecimal digits.
-	Salt          string `protobuf:"bytes,15,opt,name=salt,proto3" json:"salt,omitempty"`
+	Salt string `protobuf:"bytes,15,opt,name=salt,proto3" json:"salt,omitempty"`
+	// Of a tenant: subjects that had something although the directory did not know
+	// them. They were purged too.
+	Strangers     []*Stranger `protobuf:"bytes,16,rep,name=strangers,proto3" json:"strangers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[33]
+	mi := &file_memd_v1_erasure_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2745,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[33]
+	mi := &file_memd_v1_erasure_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2758,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{33}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Report) GetRequestId() string {
@@ -2370,6 +2866,13 @@ func (x *Report) GetSalt() string {
 	return ""
 }
 
+func (x *Report) GetStrangers() []*Stranger {
+	if x != nil {
+		return x.Strangers
+	}
+	return nil
+}
+
 // StoreCount counts one kind of thing.
 type StoreCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2386,7 +2889,7 @@ type StoreCount struct {
 
 func (x *StoreCount) Reset() {
 	*x = StoreCount{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[34]
+	mi := &file_memd_v1_erasure_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2901,7 @@ func (x *StoreCount) String() string {
 func (*StoreCount) ProtoMessage() {}
 
 func (x *StoreCount) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[34]
+	mi := &file_memd_v1_erasure_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2914,7 @@ func (x *StoreCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCount.ProtoReflect.Descriptor instead.
 func (*StoreCount) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{34}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StoreCount) GetStore() string {
@@ -2450,7 +2953,7 @@ type FallenRow struct {
 
 func (x *FallenRow) Reset() {
 	*x = FallenRow{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[35]
+	mi := &file_memd_v1_erasure_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2965,7 @@ func (x *FallenRow) String() string {
 func (*FallenRow) ProtoMessage() {}
 
 func (x *FallenRow) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[35]
+	mi := &file_memd_v1_erasure_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2978,7 @@ func (x *FallenRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FallenRow.ProtoReflect.Descriptor instead.
 func (*FallenRow) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{35}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *FallenRow) GetMemoryId() string {
@@ -2525,7 +3028,7 @@ type KeyDestruction struct {
 
 func (x *KeyDestruction) Reset() {
 	*x = KeyDestruction{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[36]
+	mi := &file_memd_v1_erasure_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +3040,7 @@ func (x *KeyDestruction) String() string {
 func (*KeyDestruction) ProtoMessage() {}
 
 func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[36]
+	mi := &file_memd_v1_erasure_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +3053,7 @@ func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyDestruction.ProtoReflect.Descriptor instead.
 func (*KeyDestruction) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{36}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *KeyDestruction) GetKmsVersion() string {
@@ -2585,7 +3088,7 @@ var File_memd_v1_erasure_proto protoreflect.FileDescriptor
 
 const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\n" +
-	"\x15memd/v1/erasure.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14memd/v1/common.proto\"\xd2\x01\n" +
+	"\x15memd/v1/erasure.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13memd/v1/admin.proto\x1a\x14memd/v1/common.proto\"\xd2\x01\n" +
 	"\x11ForgetUserRequest\x121\n" +
 	"\x03app\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01(\x80\x042\x13^[^\\x00-\\x1f\\x7f]*$R\x03app\x12#\n" +
 	"\auser_id\x18\x02 \x01(\tB\n" +
@@ -2624,13 +3127,49 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tsessionId\x12#\n" +
 	"\rkeep_memories\x18\x04 \x01(\bR\fkeepMemories\x12\x1f\n" +
-	"\x06tenant\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"\xac\x01\n" +
+	"\x06tenant\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"\xc4\x02\n" +
 	"\x0eDryRunResponse\x12+\n" +
 	"\x06counts\x18\x01 \x03(\v2\x13.memd.v1.StoreCountR\x06counts\x12\x1a\n" +
 	"\bsessions\x18\x02 \x01(\x03R\bsessions\x12\x1a\n" +
 	"\bsubjects\x18\x03 \x01(\x03R\bsubjects\x12\x12\n" +
 	"\x04held\x18\x04 \x01(\bR\x04held\x12!\n" +
-	"\fdisplay_name\x18\x05 \x01(\tR\vdisplayName\"]\n" +
+	"\fdisplay_name\x18\x05 \x01(\tR\vdisplayName\x127\n" +
+	"\ftenant_state\x18\x06 \x01(\x0e2\x14.memd.v1.TenantStateR\vtenantState\x12\x14\n" +
+	"\x05bytes\x18\a \x01(\x03R\x05bytes\x12/\n" +
+	"\tstrangers\x18\b \x03(\v2\x11.memd.v1.StrangerR\tstrangers\x12\x16\n" +
+	"\x06digest\x18\t \x01(\tR\x06digest\"R\n" +
+	"\bStranger\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\x03R\asubject\x12\x16\n" +
+	"\x06things\x18\x03 \x01(\x03R\x06things\"\xa6\x01\n" +
+	"\x16ApproveDeletionRequest\x12!\n" +
+	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x02\x18?R\x06tenant\x12:\n" +
+	"\x14confirm_display_name\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x12confirmDisplayName\x12-\n" +
+	"\x06digest\x18\x03 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{64}$R\x06digest\"H\n" +
+	"\x17ApproveDeletionResponse\x12-\n" +
+	"\bapproval\x18\x01 \x01(\v2\x11.memd.v1.ApprovalR\bapproval\"c\n" +
+	"\x13VoidApprovalRequest\x12!\n" +
+	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x02\x18?R\x06tenant\x12)\n" +
+	"\vapproval_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\n" +
+	"approvalId\"E\n" +
+	"\x14VoidApprovalResponse\x12-\n" +
+	"\bapproval\x18\x01 \x01(\v2\x11.memd.v1.ApprovalR\bapproval\"9\n" +
+	"\x14ListApprovalsRequest\x12!\n" +
+	"\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x02\x18?R\x06tenant\"H\n" +
+	"\x15ListApprovalsResponse\x12/\n" +
+	"\tapprovals\x18\x01 \x03(\v2\x11.memd.v1.ApprovalR\tapprovals\"\xbb\x02\n" +
+	"\bApproval\x12\x1f\n" +
+	"\vapproval_id\x18\x01 \x01(\tR\n" +
+	"approvalId\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12&\n" +
+	"\x0fapprover_key_id\x18\x03 \x01(\tR\rapproverKeyId\x12;\n" +
+	"\vapproved_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"approvedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x127\n" +
+	"\tvoided_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bvoidedAt\"]\n" +
 	"\x11GetErasureRequest\x12'\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
@@ -2746,7 +3285,7 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12;\n" +
 	"\vreleased_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"releasedAt\x12+\n" +
-	"\x12released_by_key_id\x18\b \x01(\tR\x0freleasedByKeyId\"\x89\x05\n" +
+	"\x12released_by_key_id\x18\b \x01(\tR\x0freleasedByKeyId\"\xba\x05\n" +
 	"\x06Report\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12+\n" +
@@ -2766,7 +3305,8 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\x06checks\x18\f \x03(\v2\x15.memd.v1.ErasureCheckR\x06checks\x12/\n" +
 	"\atargets\x18\r \x03(\v2\x15.memd.v1.TargetAnswerR\atargets\x12)\n" +
 	"\x05swept\x18\x0e \x03(\v2\x13.memd.v1.StoreCountR\x05swept\x12\x12\n" +
-	"\x04salt\x18\x0f \x01(\tR\x04salt\"_\n" +
+	"\x04salt\x18\x0f \x01(\tR\x04salt\x12/\n" +
+	"\tstrangers\x18\x10 \x03(\v2\x11.memd.v1.StrangerR\tstrangers\"_\n" +
 	"\n" +
 	"StoreCount\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x16\n" +
@@ -2795,12 +3335,16 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\x11ERASURE_KIND_USER\x10\x01\x12\x18\n" +
 	"\x14ERASURE_KIND_SESSION\x10\x02\x12 \n" +
 	"\x1cERASURE_KIND_SESSION_CONTENT\x10\x03\x12\x17\n" +
-	"\x13ERASURE_KIND_TENANT\x10\x042\xd6\b\n" +
+	"\x13ERASURE_KIND_TENANT\x10\x042\xd3\n" +
+	"\n" +
 	"\x0eErasureService\x12J\n" +
 	"\n" +
 	"ForgetUser\x12\x1a.memd.v1.ForgetUserRequest\x1a\x1b.memd.v1.ForgetUserResponse\"\x03\x90\x02\x02\x12S\n" +
 	"\rForgetSession\x12\x1d.memd.v1.ForgetSessionRequest\x1a\x1e.memd.v1.ForgetSessionResponse\"\x03\x90\x02\x02\x12P\n" +
-	"\fDeleteTenant\x12\x1c.memd.v1.DeleteTenantRequest\x1a\x1d.memd.v1.DeleteTenantResponse\"\x03\x90\x02\x02\x12>\n" +
+	"\fDeleteTenant\x12\x1c.memd.v1.DeleteTenantRequest\x1a\x1d.memd.v1.DeleteTenantResponse\"\x03\x90\x02\x02\x12T\n" +
+	"\x0fApproveDeletion\x12\x1f.memd.v1.ApproveDeletionRequest\x1a .memd.v1.ApproveDeletionResponse\x12P\n" +
+	"\fVoidApproval\x12\x1c.memd.v1.VoidApprovalRequest\x1a\x1d.memd.v1.VoidApprovalResponse\"\x03\x90\x02\x02\x12S\n" +
+	"\rListApprovals\x12\x1d.memd.v1.ListApprovalsRequest\x1a\x1e.memd.v1.ListApprovalsResponse\"\x03\x90\x02\x01\x12>\n" +
 	"\x06DryRun\x12\x16.memd.v1.DryRunRequest\x1a\x17.memd.v1.DryRunResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\n" +
 	"GetErasure\x12\x1a.memd.v1.GetErasureRequest\x1a\x1b.memd.v1.GetErasureResponse\"\x03\x90\x02\x01\x12P\n" +
@@ -2828,7 +3372,7 @@ func file_memd_v1_erasure_proto_rawDescGZIP() []byte {
 }
 
 var file_memd_v1_erasure_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_memd_v1_erasure_proto_goTypes = []any{
 	(ErasureState)(0),               // 0: memd.v1.ErasureState
 	(ErasureKind)(0),                // 1: memd.v1.ErasureKind
@@ -2840,123 +3384,147 @@ var file_memd_v1_erasure_proto_goTypes = []any{
 	(*DeleteTenantResponse)(nil),    // 7: memd.v1.DeleteTenantResponse
 	(*DryRunRequest)(nil),           // 8: memd.v1.DryRunRequest
 	(*DryRunResponse)(nil),          // 9: memd.v1.DryRunResponse
-	(*GetErasureRequest)(nil),       // 10: memd.v1.GetErasureRequest
-	(*GetErasureResponse)(nil),      // 11: memd.v1.GetErasureResponse
-	(*ListErasuresRequest)(nil),     // 12: memd.v1.ListErasuresRequest
-	(*ListErasuresResponse)(nil),    // 13: memd.v1.ListErasuresResponse
-	(*WatchErasureRequest)(nil),     // 14: memd.v1.WatchErasureRequest
-	(*WatchErasureResponse)(nil),    // 15: memd.v1.WatchErasureResponse
-	(*HoldRequest)(nil),             // 16: memd.v1.HoldRequest
-	(*HoldResponse)(nil),            // 17: memd.v1.HoldResponse
-	(*ReleaseHoldRequest)(nil),      // 18: memd.v1.ReleaseHoldRequest
-	(*ReleaseHoldResponse)(nil),     // 19: memd.v1.ReleaseHoldResponse
-	(*ListHoldsRequest)(nil),        // 20: memd.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),       // 21: memd.v1.ListHoldsResponse
-	(*GetReceiptRequest)(nil),       // 22: memd.v1.GetReceiptRequest
-	(*GetReceiptResponse)(nil),      // 23: memd.v1.GetReceiptResponse
-	(*VerifyErasureRequest)(nil),    // 24: memd.v1.VerifyErasureRequest
-	(*VerifyErasureResponse)(nil),   // 25: memd.v1.VerifyErasureResponse
-	(*RemoveSurvivorsRequest)(nil),  // 26: memd.v1.RemoveSurvivorsRequest
-	(*RemoveSurvivorsResponse)(nil), // 27: memd.v1.RemoveSurvivorsResponse
-	(*GetReceiptKeysRequest)(nil),   // 28: memd.v1.GetReceiptKeysRequest
-	(*GetReceiptKeysResponse)(nil),  // 29: memd.v1.GetReceiptKeysResponse
-	(*Erasure)(nil),                 // 30: memd.v1.Erasure
-	(*ErasureStep)(nil),             // 31: memd.v1.ErasureStep
-	(*ErasureCheck)(nil),            // 32: memd.v1.ErasureCheck
-	(*TargetAnswer)(nil),            // 33: memd.v1.TargetAnswer
-	(*LegalHold)(nil),               // 34: memd.v1.LegalHold
-	(*Report)(nil),                  // 35: memd.v1.Report
-	(*StoreCount)(nil),              // 36: memd.v1.StoreCount
-	(*FallenRow)(nil),               // 37: memd.v1.FallenRow
-	(*KeyDestruction)(nil),          // 38: memd.v1.KeyDestruction
-	(*durationpb.Duration)(nil),     // 39: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 40: google.protobuf.Timestamp
-	(*Scope)(nil),                   // 41: memd.v1.Scope
-	(*Source)(nil),                  // 42: memd.v1.Source
-	(Kind)(0),                       // 43: memd.v1.Kind
+	(*Stranger)(nil),                // 10: memd.v1.Stranger
+	(*ApproveDeletionRequest)(nil),  // 11: memd.v1.ApproveDeletionRequest
+	(*ApproveDeletionResponse)(nil), // 12: memd.v1.ApproveDeletionResponse
+	(*VoidApprovalRequest)(nil),     // 13: memd.v1.VoidApprovalRequest
+	(*VoidApprovalResponse)(nil),    // 14: memd.v1.VoidApprovalResponse
+	(*ListApprovalsRequest)(nil),    // 15: memd.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),   // 16: memd.v1.ListApprovalsResponse
+	(*Approval)(nil),                // 17: memd.v1.Approval
+	(*GetErasureRequest)(nil),       // 18: memd.v1.GetErasureRequest
+	(*GetErasureResponse)(nil),      // 19: memd.v1.GetErasureResponse
+	(*ListErasuresRequest)(nil),     // 20: memd.v1.ListErasuresRequest
+	(*ListErasuresResponse)(nil),    // 21: memd.v1.ListErasuresResponse
+	(*WatchErasureRequest)(nil),     // 22: memd.v1.WatchErasureRequest
+	(*WatchErasureResponse)(nil),    // 23: memd.v1.WatchErasureResponse
+	(*HoldRequest)(nil),             // 24: memd.v1.HoldRequest
+	(*HoldResponse)(nil),            // 25: memd.v1.HoldResponse
+	(*ReleaseHoldRequest)(nil),      // 26: memd.v1.ReleaseHoldRequest
+	(*ReleaseHoldResponse)(nil),     // 27: memd.v1.ReleaseHoldResponse
+	(*ListHoldsRequest)(nil),        // 28: memd.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),       // 29: memd.v1.ListHoldsResponse
+	(*GetReceiptRequest)(nil),       // 30: memd.v1.GetReceiptRequest
+	(*GetReceiptResponse)(nil),      // 31: memd.v1.GetReceiptResponse
+	(*VerifyErasureRequest)(nil),    // 32: memd.v1.VerifyErasureRequest
+	(*VerifyErasureResponse)(nil),   // 33: memd.v1.VerifyErasureResponse
+	(*RemoveSurvivorsRequest)(nil),  // 34: memd.v1.RemoveSurvivorsRequest
+	(*RemoveSurvivorsResponse)(nil), // 35: memd.v1.RemoveSurvivorsResponse
+	(*GetReceiptKeysRequest)(nil),   // 36: memd.v1.GetReceiptKeysRequest
+	(*GetReceiptKeysResponse)(nil),  // 37: memd.v1.GetReceiptKeysResponse
+	(*Erasure)(nil),                 // 38: memd.v1.Erasure
+	(*ErasureStep)(nil),             // 39: memd.v1.ErasureStep
+	(*ErasureCheck)(nil),            // 40: memd.v1.ErasureCheck
+	(*TargetAnswer)(nil),            // 41: memd.v1.TargetAnswer
+	(*LegalHold)(nil),               // 42: memd.v1.LegalHold
+	(*Report)(nil),                  // 43: memd.v1.Report
+	(*StoreCount)(nil),              // 44: memd.v1.StoreCount
+	(*FallenRow)(nil),               // 45: memd.v1.FallenRow
+	(*KeyDestruction)(nil),          // 46: memd.v1.KeyDestruction
+	(*durationpb.Duration)(nil),     // 47: google.protobuf.Duration
+	(TenantState)(0),                // 48: memd.v1.TenantState
+	(*timestamppb.Timestamp)(nil),   // 49: google.protobuf.Timestamp
+	(*Scope)(nil),                   // 50: memd.v1.Scope
+	(*Source)(nil),                  // 51: memd.v1.Source
+	(Kind)(0),                       // 52: memd.v1.Kind
 }
 var file_memd_v1_erasure_proto_depIdxs = []int32{
-	39, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
-	35, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
-	39, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
-	35, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
-	39, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
-	35, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
-	36, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
-	35, // 7: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
-	0,  // 8: memd.v1.ListErasuresRequest.states:type_name -> memd.v1.ErasureState
-	30, // 9: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
-	30, // 10: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
-	31, // 11: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
-	34, // 12: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
-	30, // 13: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
-	34, // 14: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
-	34, // 15: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
-	32, // 16: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
-	1,  // 17: memd.v1.Erasure.kind:type_name -> memd.v1.ErasureKind
-	0,  // 18: memd.v1.Erasure.state:type_name -> memd.v1.ErasureState
-	40, // 19: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
-	40, // 20: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
-	40, // 21: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
-	40, // 22: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
-	40, // 23: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
-	40, // 24: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
-	40, // 25: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
-	39, // 26: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
-	40, // 27: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
-	1,  // 28: memd.v1.LegalHold.kind:type_name -> memd.v1.ErasureKind
-	40, // 29: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
-	40, // 30: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
-	0,  // 31: memd.v1.Report.state:type_name -> memd.v1.ErasureState
-	40, // 32: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
-	40, // 33: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
-	36, // 34: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
-	37, // 35: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
-	38, // 36: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
-	30, // 37: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
-	31, // 38: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
-	32, // 39: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
-	33, // 40: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
-	36, // 41: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
-	41, // 42: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
-	42, // 43: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
-	43, // 44: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
-	40, // 45: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
-	40, // 46: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
-	40, // 47: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
-	2,  // 48: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
-	4,  // 49: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
-	6,  // 50: memd.v1.ErasureService.DeleteTenant:input_type -> memd.v1.DeleteTenantRequest
-	8,  // 51: memd.v1.ErasureService.DryRun:input_type -> memd.v1.DryRunRequest
-	10, // 52: memd.v1.ErasureService.GetErasure:input_type -> memd.v1.GetErasureRequest
-	12, // 53: memd.v1.ErasureService.ListErasures:input_type -> memd.v1.ListErasuresRequest
-	14, // 54: memd.v1.ErasureService.WatchErasure:input_type -> memd.v1.WatchErasureRequest
-	16, // 55: memd.v1.ErasureService.Hold:input_type -> memd.v1.HoldRequest
-	18, // 56: memd.v1.ErasureService.ReleaseHold:input_type -> memd.v1.ReleaseHoldRequest
-	20, // 57: memd.v1.ErasureService.ListHolds:input_type -> memd.v1.ListHoldsRequest
-	22, // 58: memd.v1.ErasureService.GetReceipt:input_type -> memd.v1.GetReceiptRequest
-	24, // 59: memd.v1.ErasureService.VerifyErasure:input_type -> memd.v1.VerifyErasureRequest
-	26, // 60: memd.v1.ErasureService.RemoveSurvivors:input_type -> memd.v1.RemoveSurvivorsRequest
-	28, // 61: memd.v1.ErasureService.GetReceiptKeys:input_type -> memd.v1.GetReceiptKeysRequest
-	3,  // 62: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
-	5,  // 63: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
-	7,  // 64: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
-	9,  // 65: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
-	11, // 66: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
-	13, // 67: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
-	15, // 68: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
-	17, // 69: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
-	19, // 70: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
-	21, // 71: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
-	23, // 72: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
-	25, // 73: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
-	27, // 74: memd.v1.ErasureService.RemoveSurvivors:output_type -> memd.v1.RemoveSurvivorsResponse
-	29, // 75: memd.v1.ErasureService.GetReceiptKeys:output_type -> memd.v1.GetReceiptKeysResponse
-	62, // [62:76] is the sub-list for method output_type
-	48, // [48:62] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	47, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
+	43, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
+	47, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
+	43, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
+	47, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
+	43, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
+	44, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
+	48, // 7: memd.v1.DryRunResponse.tenant_state:type_name -> memd.v1.TenantState
+	10, // 8: memd.v1.DryRunResponse.strangers:type_name -> memd.v1.Stranger
+	17, // 9: memd.v1.ApproveDeletionResponse.approval:type_name -> memd.v1.Approval
+	17, // 10: memd.v1.VoidApprovalResponse.approval:type_name -> memd.v1.Approval
+	17, // 11: memd.v1.ListApprovalsResponse.approvals:type_name -> memd.v1.Approval
+	49, // 12: memd.v1.Approval.approved_at:type_name -> google.protobuf.Timestamp
+	49, // 13: memd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	49, // 14: memd.v1.Approval.voided_at:type_name -> google.protobuf.Timestamp
+	43, // 15: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
+	0,  // 16: memd.v1.ListErasuresRequest.states:type_name -> memd.v1.ErasureState
+	38, // 17: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
+	38, // 18: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
+	39, // 19: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
+	42, // 20: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
+	38, // 21: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
+	42, // 22: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
+	42, // 23: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
+	40, // 24: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
+	1,  // 25: memd.v1.Erasure.kind:type_name -> memd.v1.ErasureKind
+	0,  // 26: memd.v1.Erasure.state:type_name -> memd.v1.ErasureState
+	49, // 27: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
+	49, // 28: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
+	49, // 29: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
+	49, // 30: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
+	49, // 31: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
+	49, // 32: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
+	49, // 33: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
+	47, // 34: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
+	49, // 35: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
+	1,  // 36: memd.v1.LegalHold.kind:type_name -> memd.v1.ErasureKind
+	49, // 37: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
+	49, // 38: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
+	0,  // 39: memd.v1.Report.state:type_name -> memd.v1.ErasureState
+	49, // 40: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
+	49, // 41: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
+	44, // 42: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
+	45, // 43: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
+	46, // 44: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
+	38, // 45: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
+	39, // 46: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
+	40, // 47: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
+	41, // 48: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
+	44, // 49: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
+	10, // 50: memd.v1.Report.strangers:type_name -> memd.v1.Stranger
+	50, // 51: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
+	51, // 52: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
+	52, // 53: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
+	49, // 54: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
+	49, // 55: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
+	49, // 56: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
+	2,  // 57: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
+	4,  // 58: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
+	6,  // 59: memd.v1.ErasureService.DeleteTenant:input_type -> memd.v1.DeleteTenantRequest
+	11, // 60: memd.v1.ErasureService.ApproveDeletion:input_type -> memd.v1.ApproveDeletionRequest
+	13, // 61: memd.v1.ErasureService.VoidApproval:input_type -> memd.v1.VoidApprovalRequest
+	15, // 62: memd.v1.ErasureService.ListApprovals:input_type -> memd.v1.ListApprovalsRequest
+	8,  // 63: memd.v1.ErasureService.DryRun:input_type -> memd.v1.DryRunRequest
+	18, // 64: memd.v1.ErasureService.GetErasure:input_type -> memd.v1.GetErasureRequest
+	20, // 65: memd.v1.ErasureService.ListErasures:input_type -> memd.v1.ListErasuresRequest
+	22, // 66: memd.v1.ErasureService.WatchErasure:input_type -> memd.v1.WatchErasureRequest
+	24, // 67: memd.v1.ErasureService.Hold:input_type -> memd.v1.HoldRequest
+	26, // 68: memd.v1.ErasureService.ReleaseHold:input_type -> memd.v1.ReleaseHoldRequest
+	28, // 69: memd.v1.ErasureService.ListHolds:input_type -> memd.v1.ListHoldsRequest
+	30, // 70: memd.v1.ErasureService.GetReceipt:input_type -> memd.v1.GetReceiptRequest
+	32, // 71: memd.v1.ErasureService.VerifyErasure:input_type -> memd.v1.VerifyErasureRequest
+	34, // 72: memd.v1.ErasureService.RemoveSurvivors:input_type -> memd.v1.RemoveSurvivorsRequest
+	36, // 73: memd.v1.ErasureService.GetReceiptKeys:input_type -> memd.v1.GetReceiptKeysRequest
+	3,  // 74: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
+	5,  // 75: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
+	7,  // 76: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
+	12, // 77: memd.v1.ErasureService.ApproveDeletion:output_type -> memd.v1.ApproveDeletionResponse
+	14, // 78: memd.v1.ErasureService.VoidApproval:output_type -> memd.v1.VoidApprovalResponse
+	16, // 79: memd.v1.ErasureService.ListApprovals:output_type -> memd.v1.ListApprovalsResponse
+	9,  // 80: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
+	19, // 81: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
+	21, // 82: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
+	23, // 83: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
+	25, // 84: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
+	27, // 85: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
+	29, // 86: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
+	31, // 87: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
+	33, // 88: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
+	35, // 89: memd.v1.ErasureService.RemoveSurvivors:output_type -> memd.v1.RemoveSurvivorsResponse
+	37, // 90: memd.v1.ErasureService.GetReceiptKeys:output_type -> memd.v1.GetReceiptKeysResponse
+	74, // [74:91] is the sub-list for method output_type
+	57, // [57:74] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_erasure_proto_init() }
@@ -2964,15 +3532,16 @@ func file_memd_v1_erasure_proto_init() {
 	if File_memd_v1_erasure_proto != nil {
 		return
 	}
+	file_memd_v1_admin_proto_init()
 	file_memd_v1_common_proto_init()
-	file_memd_v1_erasure_proto_msgTypes[34].OneofWrappers = []any{}
+	file_memd_v1_erasure_proto_msgTypes[42].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_erasure_proto_rawDesc), len(file_memd_v1_erasure_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   37,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

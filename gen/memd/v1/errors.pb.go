@@ -50,6 +50,15 @@ const (
 	Reason_REASON_EXISTS Reason = 7
 	// FAILED_PRECONDITION. The tenant is being set up, suspended or gone.
 	Reason_REASON_TENANT_INACTIVE Reason = 8
+	// FAILED_PRECONDITION. Deleting a tenant needs the approval of somebody else,
+	// and there is none that holds: the message says why.
+	Reason_REASON_NOT_APPROVED Reason = 90
+	// RESOURCE_EXHAUSTED. The tenant has all that its policy allows it: the message
+	// names the limit. Forget or delete something, or have the limit raised.
+	Reason_REASON_QUOTA_EXCEEDED Reason = 91
+	// RESOURCE_EXHAUSTED. The tenant makes more calls a second than its policy allows.
+	// Nothing was done; repeat later.
+	Reason_REASON_TOO_MANY_CALLS Reason = 92
 	// FAILED_PRECONDITION. The user is being erased: nothing may be written for
 	// them or drawn from them. Repeat after the erasure.
 	Reason_REASON_FENCED Reason = 9
@@ -144,6 +153,9 @@ var (
 		6:  "REASON_NOT_FOUND",
 		7:  "REASON_EXISTS",
 		8:  "REASON_TENANT_INACTIVE",
+		90: "REASON_NOT_APPROVED",
+		91: "REASON_QUOTA_EXCEEDED",
+		92: "REASON_TOO_MANY_CALLS",
 		9:  "REASON_FENCED",
 		10: "REASON_SESSION_FORGOTTEN",
 		11: "REASON_MEMORY_DELETED",
@@ -185,6 +197,9 @@ var (
 		"REASON_NOT_FOUND":              6,
 		"REASON_EXISTS":                 7,
 		"REASON_TENANT_INACTIVE":        8,
+		"REASON_NOT_APPROVED":           90,
+		"REASON_QUOTA_EXCEEDED":         91,
+		"REASON_TOO_MANY_CALLS":         92,
 		"REASON_FENCED":                 9,
 		"REASON_SESSION_FORGOTTEN":      10,
 		"REASON_MEMORY_DELETED":         11,
@@ -249,7 +264,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\x83\b\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\xd2\b\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -259,7 +274,10 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x18REASON_PERMISSION_DENIED\x10\x05\x12\x14\n" +
 	"\x10REASON_NOT_FOUND\x10\x06\x12\x11\n" +
 	"\rREASON_EXISTS\x10\a\x12\x1a\n" +
-	"\x16REASON_TENANT_INACTIVE\x10\b\x12\x11\n" +
+	"\x16REASON_TENANT_INACTIVE\x10\b\x12\x17\n" +
+	"\x13REASON_NOT_APPROVED\x10Z\x12\x19\n" +
+	"\x15REASON_QUOTA_EXCEEDED\x10[\x12\x19\n" +
+	"\x15REASON_TOO_MANY_CALLS\x10\\\x12\x11\n" +
 	"\rREASON_FENCED\x10\t\x12\x1c\n" +
 	"\x18REASON_SESSION_FORGOTTEN\x10\n" +
 	"\x12\x19\n" +

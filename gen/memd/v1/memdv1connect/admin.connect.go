@@ -36,6 +36,11 @@ const (
 	AdminServiceSuspendTenantProcedure = "/memd.v1.AdminService/SuspendTenant"
 	// AdminServiceResumeTenantProcedure is the procedure name of the AdminService's ResumeTenant RPC.
 	AdminServiceResumeTenantProcedure = "/memd.v1.AdminService/ResumeTenant"
+	// AdminServiceMoveTenantProcedure is the procedure name of the AdminService's MoveTenant RPC.
+	AdminServiceMoveTenantProcedure = "/memd.v1.AdminService/MoveTenant"
+	// AdminServiceListTransitionsProcedure is the procedure name of the AdminService's ListTransitions
+	// RPC.
+	AdminServiceListTransitionsProcedure = "/memd.v1.AdminService/ListTransitions"
 	// AdminServiceCreateApiKeyProcedure is the procedure name of the AdminService's CreateApiKey RPC.
 	AdminServiceCreateApiKeyProcedure = "/memd.v1.AdminService/CreateApiKey"
 	// AdminServiceListApiKeysProcedure is the procedure name of the AdminService's ListApiKeys RPC.
@@ -93,6 +98,22 @@ var (
 			IdempotencyLevel: connect.IdempotencyIdempotent,
 		}
 	})
+	adminServiceMoveTenantSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_admin_proto.Services().ByName("AdminService").Methods().ByName("MoveTenant"),
+			Procedure:        AdminServiceMoveTenantProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	adminServiceListTransitionsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_admin_proto.Services().ByName("AdminService").Methods().ByName("ListTransitions"),
+			Procedure:        AdminServiceListTransitionsProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
+		}
+	})
 	adminServiceCreateApiKeySpec = sync.OnceValue(func() connect.Spec {
 		return connect.Spec{
 			StreamType: connect.StreamTypeUnary,
@@ -133,15 +154,23 @@ type AdminServiceClient interface {
 	// request, and leaves the others.
 	SetPolicy(context.Context, *v1.SetPolicyRequest) (*v1.SetPolicyResponse, error)
 	// SuspendTenant keeps every agent out from the next call on, at all replicas.
-	// Users can still be erased, nothing is lost, and the tenant can be resumed, or
-	// deleted with ErasureService.DeleteTenant. It needs a key of the installation.
-	// Safe to repeat. A tenant that is neither active nor suspended is
-	// TENANT_INACTIVE.
+	// Users can still be erased, nothing is lost, and the tenant can be resumed. It
+	// needs a key of the installation. Safe to repeat. A tenant that is being set up
+	// or purged is TENANT_INACTIVE.
 	SuspendTenant(context.Context, *v1.SuspendTenantRequest) (*v1.SuspendTenantResponse, error)
-	// ResumeTenant lets agents in again. It needs a key of the installation. Safe
-	// to repeat. Once a deletion was accepted there is no way back:
-	// TENANT_INACTIVE.
+	// ResumeTenant lets agents in again, of a tenant that is suspended, exporting or
+	// drained. It needs a key of the installation. Safe to repeat. Once a deletion
+	// was accepted there is no way back: TENANT_INACTIVE.
 	ResumeTenant(context.Context, *v1.ResumeTenantRequest) (*v1.ResumeTenantResponse, error)
+	// MoveTenant takes a tenant on its way out: from suspended to exporting, and
+	// from either to drained, which says that its export is over and nothing of it is
+	// on its way any more; or back. Only a drained tenant can be deleted, and leaving
+	// drained voids approvals. It needs a key of the installation. Safe to repeat. A
+	// tenant from whose state no way leads there is TENANT_INACTIVE.
+	MoveTenant(context.Context, *v1.MoveTenantRequest) (*v1.MoveTenantResponse, error)
+	// ListTransitions returns what became of a tenant, the newest first: who took it
+	// to which state, when and why; the last thousand.
+	ListTransitions(context.Context, *v1.ListTransitionsRequest) (*v1.ListTransitionsResponse, error)
 	// CreateApiKey makes a key and returns its secret, which is stored as a hash
 	// only and is never shown again. Not safe to repeat: each call makes a key.
 	CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error)
@@ -174,15 +203,23 @@ type AdminServiceHandler interface {
 	// request, and leaves the others.
 	SetPolicy(context.Context, *v1.SetPolicyRequest) (*v1.SetPolicyResponse, error)
 	// SuspendTenant keeps every agent out from the next call on, at all replicas.
-	// Users can still be erased, nothing is lost, and the tenant can be resumed, or
-	// deleted with ErasureService.DeleteTenant. It needs a key of the installation.
-	// Safe to repeat. A tenant that is neither active nor suspended is
-	// TENANT_INACTIVE.
+	// Users can still be erased, nothing is lost, and the tenant can be resumed. It
+	// needs a key of the installation. Safe to repeat. A tenant that is being set up
+	// or purged is TENANT_INACTIVE.
 	SuspendTenant(context.Context, *v1.SuspendTenantRequest) (*v1.SuspendTenantResponse, error)
-	// ResumeTenant lets agents in again. It needs a key of the installation. Safe
-	// to repeat. Once a deletion was accepted there is no way back:
-	// TENANT_INACTIVE.
+	// ResumeTenant lets agents in again, of a tenant that is suspended, exporting or
+	// drained. It needs a key of the installation. Safe to repeat. Once a deletion
+	// was accepted there is no way back: TENANT_INACTIVE.
 	ResumeTenant(context.Context, *v1.ResumeTenantRequest) (*v1.ResumeTenantResponse, error)
+	// MoveTenant takes a tenant on its way out: from suspended to exporting, and
+	// from either to drained, which says that its export is over and nothing of it is
+	// on its way any more; or back. Only a drained tenant can be deleted, and leaving
+	// drained voids approvals. It needs a key of the installation. Safe to repeat. A
+	// tenant from whose state no way leads there is TENANT_INACTIVE.
+	MoveTenant(context.Context, *v1.MoveTenantRequest) (*v1.MoveTenantResponse, error)
+	// ListTransitions returns what became of a tenant, the newest first: who took it
+	// to which state, when and why; the last thousand.
+	ListTransitions(context.Context, *v1.ListTransitionsRequest) (*v1.ListTransitionsResponse, error)
 	// CreateApiKey makes a key and returns its secret, which is stored as a hash
 	// only and is never shown again. Not safe to repeat: each call makes a key.
 	CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error)
@@ -204,6 +241,8 @@ func RegisterAdminServiceHandler(server *connect.Server, svc AdminServiceHandler
 		connect.Method{Spec: adminServiceSetPolicySpec(), Handler: adapter.setPolicy},
 		connect.Method{Spec: adminServiceSuspendTenantSpec(), Handler: adapter.suspendTenant},
 		connect.Method{Spec: adminServiceResumeTenantSpec(), Handler: adapter.resumeTenant},
+		connect.Method{Spec: adminServiceMoveTenantSpec(), Handler: adapter.moveTenant},
+		connect.Method{Spec: adminServiceListTransitionsSpec(), Handler: adapter.listTransitions},
 		connect.Method{Spec: adminServiceCreateApiKeySpec(), Handler: adapter.createApiKey},
 		connect.Method{Spec: adminServiceListApiKeysSpec(), Handler: adapter.listApiKeys},
 		connect.Method{Spec: adminServiceRevokeApiKeySpec(), Handler: adapter.revokeApiKey},
@@ -235,6 +274,14 @@ func (UnimplementedAdminServiceHandler) SuspendTenant(context.Context, *v1.Suspe
 
 func (UnimplementedAdminServiceHandler) ResumeTenant(context.Context, *v1.ResumeTenantRequest) (*v1.ResumeTenantResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.AdminService.ResumeTenant is not implemented")
+}
+
+func (UnimplementedAdminServiceHandler) MoveTenant(context.Context, *v1.MoveTenantRequest) (*v1.MoveTenantResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.AdminService.MoveTenant is not implemented")
+}
+
+func (UnimplementedAdminServiceHandler) ListTransitions(context.Context, *v1.ListTransitionsRequest) (*v1.ListTransitionsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.AdminService.ListTransitions is not implemented")
 }
 
 func (UnimplementedAdminServiceHandler) CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error) {
@@ -296,6 +343,22 @@ func (c *adminServiceClient) SuspendTenant(ctx context.Context, req *v1.SuspendT
 func (c *adminServiceClient) ResumeTenant(ctx context.Context, req *v1.ResumeTenantRequest) (*v1.ResumeTenantResponse, error) {
 	var res v1.ResumeTenantResponse
 	if err := c.client.CallUnary(ctx, adminServiceResumeTenantSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *adminServiceClient) MoveTenant(ctx context.Context, req *v1.MoveTenantRequest) (*v1.MoveTenantResponse, error) {
+	var res v1.MoveTenantResponse
+	if err := c.client.CallUnary(ctx, adminServiceMoveTenantSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *adminServiceClient) ListTransitions(ctx context.Context, req *v1.ListTransitionsRequest) (*v1.ListTransitionsResponse, error) {
+	var res v1.ListTransitionsResponse
+	if err := c.client.CallUnary(ctx, adminServiceListTransitionsSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -393,6 +456,30 @@ func (h adminServiceHandler) resumeTenant(ctx context.Context, _ connect.Spec, s
 		return err
 	}
 	res, err := h.svc.ResumeTenant(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h adminServiceHandler) moveTenant(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.MoveTenantRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.MoveTenant(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h adminServiceHandler) listTransitions(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListTransitionsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListTransitions(ctx, &req)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,15 @@ const (
 	// ErasureServiceDeleteTenantProcedure is the procedure name of the ErasureService's DeleteTenant
 	// RPC.
 	ErasureServiceDeleteTenantProcedure = "/memd.v1.ErasureService/DeleteTenant"
+	// ErasureServiceApproveDeletionProcedure is the procedure name of the ErasureService's
+	// ApproveDeletion RPC.
+	ErasureServiceApproveDeletionProcedure = "/memd.v1.ErasureService/ApproveDeletion"
+	// ErasureServiceVoidApprovalProcedure is the procedure name of the ErasureService's VoidApproval
+	// RPC.
+	ErasureServiceVoidApprovalProcedure = "/memd.v1.ErasureService/VoidApproval"
+	// ErasureServiceListApprovalsProcedure is the procedure name of the ErasureService's ListApprovals
+	// RPC.
+	ErasureServiceListApprovalsProcedure = "/memd.v1.ErasureService/ListApprovals"
 	// ErasureServiceDryRunProcedure is the procedure name of the ErasureService's DryRun RPC.
 	ErasureServiceDryRunProcedure = "/memd.v1.ErasureService/DryRun"
 	// ErasureServiceGetErasureProcedure is the procedure name of the ErasureService's GetErasure RPC.
@@ -84,6 +93,29 @@ var (
 			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("DeleteTenant"),
 			Procedure:        ErasureServiceDeleteTenantProcedure,
 			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	erasureServiceApproveDeletionSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("ApproveDeletion"),
+			Procedure:  ErasureServiceApproveDeletionProcedure,
+		}
+	})
+	erasureServiceVoidApprovalSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("VoidApproval"),
+			Procedure:        ErasureServiceVoidApprovalProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	erasureServiceListApprovalsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("ListApprovals"),
+			Procedure:        ErasureServiceListApprovalsProcedure,
+			IdempotencyLevel: connect.IdempotencyNoSideEffects,
 		}
 	})
 	erasureServiceDryRunSpec = sync.OnceValue(func() connect.Spec {
@@ -195,10 +227,22 @@ type ErasureServiceClient interface {
 	// ForgetSession erases one conversation of a user in the same way, along with
 	// every row that it went into. Its id is refused for ever.
 	ForgetSession(context.Context, *v1.ForgetSessionRequest) (*v1.ForgetSessionResponse, error)
-	// DeleteTenant erases everything of a tenant that was suspended or drained, its
-	// last key and its API keys. It needs an operator's key of the installation,
-	// and the tenant's name and display name, letter by letter.
+	// DeleteTenant erases everything of a tenant that is drained, its last key and
+	// its API keys. It needs an operator's key of the installation, the tenant's name
+	// and display name, letter by letter, and an approval by another key, of the
+	// tenant as it is now (NOT_APPROVED), which it spends.
 	DeleteTenant(context.Context, *v1.DeleteTenantRequest) (*v1.DeleteTenantResponse, error)
+	// ApproveDeletion approves the deletion of a tenant as a dry run showed it, for
+	// a day. It needs a key of the installation with the role "approver", which is
+	// then not the one that deletes, and the tenant's name and display name, letter
+	// by letter. A tenant that is not drained is TENANT_INACTIVE, one that is not
+	// what was shown NOT_APPROVED. Each call is another approval.
+	ApproveDeletion(context.Context, *v1.ApproveDeletionRequest) (*v1.ApproveDeletionResponse, error)
+	// VoidApproval takes an approval back that was not spent. Any approver and any
+	// operator of the installation may. Safe to repeat.
+	VoidApproval(context.Context, *v1.VoidApprovalRequest) (*v1.VoidApprovalResponse, error)
+	// ListApprovals returns a tenant's approvals, the newest first.
+	ListApprovals(context.Context, *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error)
 	// DryRun counts what an erasure would delete, and changes nothing.
 	DryRun(context.Context, *v1.DryRunRequest) (*v1.DryRunResponse, error)
 	// GetErasure returns the report of an erasure as far as it got.
@@ -282,10 +326,22 @@ type ErasureServiceHandler interface {
 	// ForgetSession erases one conversation of a user in the same way, along with
 	// every row that it went into. Its id is refused for ever.
 	ForgetSession(context.Context, *v1.ForgetSessionRequest) (*v1.ForgetSessionResponse, error)
-	// DeleteTenant erases everything of a tenant that was suspended or drained, its
-	// last key and its API keys. It needs an operator's key of the installation,
-	// and the tenant's name and display name, letter by letter.
+	// DeleteTenant erases everything of a tenant that is drained, its last key and
+	// its API keys. It needs an operator's key of the installation, the tenant's name
+	// and display name, letter by letter, and an approval by another key, of the
+	// tenant as it is now (NOT_APPROVED), which it spends.
 	DeleteTenant(context.Context, *v1.DeleteTenantRequest) (*v1.DeleteTenantResponse, error)
+	// ApproveDeletion approves the deletion of a tenant as a dry run showed it, for
+	// a day. It needs a key of the installation with the role "approver", which is
+	// then not the one that deletes, and the tenant's name and display name, letter
+	// by letter. A tenant that is not drained is TENANT_INACTIVE, one that is not
+	// what was shown NOT_APPROVED. Each call is another approval.
+	ApproveDeletion(context.Context, *v1.ApproveDeletionRequest) (*v1.ApproveDeletionResponse, error)
+	// VoidApproval takes an approval back that was not spent. Any approver and any
+	// operator of the installation may. Safe to repeat.
+	VoidApproval(context.Context, *v1.VoidApprovalRequest) (*v1.VoidApprovalResponse, error)
+	// ListApprovals returns a tenant's approvals, the newest first.
+	ListApprovals(context.Context, *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error)
 	// DryRun counts what an erasure would delete, and changes nothing.
 	DryRun(context.Context, *v1.DryRunRequest) (*v1.DryRunResponse, error)
 	// GetErasure returns the report of an erasure as far as it got.
@@ -330,6 +386,9 @@ func RegisterErasureServiceHandler(server *connect.Server, svc ErasureServiceHan
 		connect.Method{Spec: erasureServiceForgetUserSpec(), Handler: adapter.forgetUser},
 		connect.Method{Spec: erasureServiceForgetSessionSpec(), Handler: adapter.forgetSession},
 		connect.Method{Spec: erasureServiceDeleteTenantSpec(), Handler: adapter.deleteTenant},
+		connect.Method{Spec: erasureServiceApproveDeletionSpec(), Handler: adapter.approveDeletion},
+		connect.Method{Spec: erasureServiceVoidApprovalSpec(), Handler: adapter.voidApproval},
+		connect.Method{Spec: erasureServiceListApprovalsSpec(), Handler: adapter.listApprovals},
 		connect.Method{Spec: erasureServiceDryRunSpec(), Handler: adapter.dryRun},
 		connect.Method{Spec: erasureServiceGetErasureSpec(), Handler: adapter.getErasure},
 		connect.Method{Spec: erasureServiceListErasuresSpec(), Handler: adapter.listErasures},
@@ -373,6 +432,18 @@ func (UnimplementedErasureServiceHandler) ForgetSession(context.Context, *v1.For
 
 func (UnimplementedErasureServiceHandler) DeleteTenant(context.Context, *v1.DeleteTenantRequest) (*v1.DeleteTenantResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.DeleteTenant is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) ApproveDeletion(context.Context, *v1.ApproveDeletionRequest) (*v1.ApproveDeletionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.ApproveDeletion is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) VoidApproval(context.Context, *v1.VoidApprovalRequest) (*v1.VoidApprovalResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.VoidApproval is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) ListApprovals(context.Context, *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.ListApprovals is not implemented")
 }
 
 func (UnimplementedErasureServiceHandler) DryRun(context.Context, *v1.DryRunRequest) (*v1.DryRunResponse, error) {
@@ -442,6 +513,30 @@ func (c *erasureServiceClient) ForgetSession(ctx context.Context, req *v1.Forget
 func (c *erasureServiceClient) DeleteTenant(ctx context.Context, req *v1.DeleteTenantRequest) (*v1.DeleteTenantResponse, error) {
 	var res v1.DeleteTenantResponse
 	if err := c.client.CallUnary(ctx, erasureServiceDeleteTenantSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) ApproveDeletion(ctx context.Context, req *v1.ApproveDeletionRequest) (*v1.ApproveDeletionResponse, error) {
+	var res v1.ApproveDeletionResponse
+	if err := c.client.CallUnary(ctx, erasureServiceApproveDeletionSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) VoidApproval(ctx context.Context, req *v1.VoidApprovalRequest) (*v1.VoidApprovalResponse, error) {
+	var res v1.VoidApprovalResponse
+	if err := c.client.CallUnary(ctx, erasureServiceVoidApprovalSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) ListApprovals(ctx context.Context, req *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error) {
+	var res v1.ListApprovalsResponse
+	if err := c.client.CallUnary(ctx, erasureServiceListApprovalsSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -567,6 +662,42 @@ func (h erasureServiceHandler) deleteTenant(ctx context.Context, _ connect.Spec,
 		return err
 	}
 	res, err := h.svc.DeleteTenant(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) approveDeletion(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ApproveDeletionRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ApproveDeletion(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) voidApproval(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.VoidApprovalRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.VoidApproval(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) listApprovals(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListApprovalsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListApprovals(ctx, &req)
 	if err != nil {
 		return err
 	}
