@@ -172,7 +172,9 @@ func TestVerifier_WholeTenant(t *testing.T) {
 	s.add(said("mara", "s1", "My daughter has asthma."))
 	x := &erasure{s: s, request: uuid.New(), v: s.verifier()}
 	x.e = memd.Examination{Tenant: s.tenant.No, Job: ask[memd.Number](s, `SELECT memd.next_job_no($1)`, s.tenant.No), Whole: true}
-	s.exec(`UPDATE memd.tenants SET state = 3`)
+	s.exec(`UPDATE memd.tenants SET state = 5`)
+	s.exec(`INSERT INTO memd.approvals (tenant_no, approval_id, digest, approved_by, approved_at, expires_at, request_id)
+		VALUES ($1, gen_random_uuid(), sha256('shown'), gen_random_uuid(), now(), now() + interval '1 day', $2)`, s.tenant.No, x.request)
 	s.exec(`INSERT INTO memd.erasures (tenant_no, request_id, job_no, kind, app, accepted_at, due_at)
 		VALUES ($1, $2, $3, 4, '', now(), now() + interval '30 days')`, s.tenant.No, x.request, x.e.Job)
 	x.draw()

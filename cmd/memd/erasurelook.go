@@ -38,17 +38,18 @@ func (c *erasureDryRunCmd) Run(ctx context.Context, con *console) error {
 	if c.JSON {
 		return writeMessage(con.Stdout, resp)
 	}
-	if name := resp.GetDisplayName(); name != "" {
-		fmt.Fprintf(con.Stdout, "tenant %s (%s)\n\n", c.Tenant, oneLine(name))
+	if c.User == "" {
+		if err := printTenantPreview(con, c.Tenant, resp); err != nil || !resp.GetHeld() {
+			return err
+		}
+		con.notef("A legal hold would keep it from beginning.")
+		return nil
 	}
 	t := newTable(con.Stdout, "STORE", "WOULD GO")
 	for _, n := range resp.GetCounts() {
 		t.row(n.GetStore(), fmt.Sprint(n.GetBefore()))
 	}
 	t.row("conversations known", fmt.Sprint(resp.GetSessions()))
-	if n := resp.GetSubjects(); n > 0 {
-		t.row("users and shared scopes", fmt.Sprint(n))
-	}
 	if err := t.close(); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 type forgetCmd struct {
 	User    forgetUserCmd    `cmd:"" help:"Erase a user: every row their words went into, and then the keys."`
 	Session forgetSessionCmd `cmd:"" help:"Erase one conversation of a user in the same way."`
-	Tenant  forgetTenantCmd  `cmd:"" help:"Erase a whole tenant that was suspended or drained, its last key included."`
+	Tenant  forgetTenantCmd  `cmd:"" help:"Erase a whole tenant that is drained and approved, its last key included."`
 }
 
 // forgetFlags are common to both erasures.

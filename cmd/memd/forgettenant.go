@@ -7,7 +7,7 @@ import (
 )
 
 type forgetTenantCmd struct {
-	Tenant      string `arg:"" help:"Name of the tenant, which is suspended or drained."`
+	Tenant      string `arg:"" help:"Name of the tenant, which is drained."`
 	DisplayName string `required:"" placeholder:"NAME" help:"Its display name, letter by letter: a pasted name alone is not enough."`
 	forgetFlags
 }

@@ -45,8 +45,8 @@ func printReport(con *console, r *memdv1.Report) error {
 			return err
 		}
 	}
-	if len(r.GetFallen()) == 0 {
-		return nil
+	if err := printStrangers(con, r.GetStrangers()); err != nil || len(r.GetFallen()) == 0 {
+		return err
 	}
 	fmt.Fprintf(con.Stdout, "\n%s of others fell with it, because the words were in them too:\n",
 		plural(r.GetFallenTotal(), "derived row", "derived rows"))

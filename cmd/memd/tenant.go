@@ -13,8 +13,15 @@ type tenantCmd struct {
 	Get     tenantGetCmd     `cmd:"" help:"Show a tenant and its policy."`
 	List    tenantListCmd    `cmd:"" help:"List the tenants."`
 	Policy  tenantPolicyCmd  `cmd:"" help:"Change a tenant's policy, or show it when no flag says how."`
-	Suspend tenantSuspendCmd `cmd:"" help:"Keep a tenant's agents out. Nothing is lost; it can be resumed, or forgotten."`
-	Resume  tenantResumeCmd  `cmd:"" help:"Let a suspended tenant's agents in again."`
+	Suspend tenantSuspendCmd `cmd:"" help:"Keep a tenant's agents out. Nothing is lost, and it can be resumed."`
+	Resume  tenantResumeCmd  `cmd:"" help:"Let a tenant's agents in again, from wherever it is on its way out."`
+	Move    tenantMoveCmd    `cmd:"" help:"Take a suspended tenant on its way out: to exporting, to drained, or back."`
+
+	Transitions tenantTransitionsCmd `cmd:"" help:"List what became of a tenant: who took it to which state, when and why."`
+	DryRun      tenantDryRunCmd      `cmd:"" help:"Count what purging a tenant would delete. It changes nothing."`
+	Approve     tenantApproveCmd     `cmd:"" help:"Approve the purge of a tenant as a dry run showed it, for a day. Whoever approves it cannot be the one who asks for it."`
+	Approvals   tenantApprovalsCmd   `cmd:"" help:"List the approvals of a tenant's purge, or take one back."`
+	Purge       forgetTenantCmd      `cmd:"" help:"Erase a whole tenant that is drained and approved, its last key included: the same as forget tenant."`
 }
 
 type tenantCreateCmd struct {

@@ -113,6 +113,7 @@ func TestFailure_seeds_NothingIsForgottenByQuery(t *testing.T) {
 	// What looks, and what keeps from being deleted, deletes nothing.
 	looks := map[protoreflect.Name]bool{
 		"DryRun": true, "GetErasure": true, "ListErasures": true, "WatchErasure": true, "GetReceipt": true, "VerifyErasure": true,
+		"ApproveDeletion": true, "VoidApproval": true, "ListApprovals": true,
 		"Hold": true, "ReleaseHold": true, "ListHolds": true,
 	}
 	got := map[protoreflect.FullName][]string{}

@@ -68,7 +68,10 @@ func TestRules_HaveARowForEachProcedureAndNoOther(t *testing.T) {
 // has to be made twice.
 func TestRules_Matrix(t *testing.T) {
 	const memory, erasure, admin = "/memd.v1.MemoryService/", "/memd.v1.ErasureService/", "/memd.v1.AdminService/"
-	reads := map[string]bool{admin + "GetTenant": true, admin + "ListTenants": true, admin + "ListApiKeys": true, "/memd.v1.TargetService/ListTargets": true}
+	reads := map[string]bool{admin + "ListApiKeys": true, "/memd.v1.TargetService/ListTargets": true}
+	oversees := map[string]bool{
+		admin + "GetTenant": true, admin + "ListTenants": true, admin + "ListTransitions": true, erasure + "ListApprovals": true,
+	}
 	may := func(procedure string, role auth.Roles, tenant memd.TenantNo) bool {
 		switch {
 		case strings.HasPrefix(procedure, memory):
@@ -87,6 +90,14 @@ func TestRules_Matrix(t *testing.T) {
 			return role != 0
 		case procedure == erasure+"RemoveSurvivors":
 			return role == auth.Operator
+		case procedure == erasure+"ApproveDeletion": // Likewise.
+			return role == auth.Approver
+		case procedure == erasure+"VoidApproval": // Likewise.
+			return role == auth.Approver || role == auth.Operator
+		case oversees[procedure]:
+			return role == auth.Auditor || role == auth.Operator || role == auth.Approver
+		case procedure == erasure+"DryRun":
+			return role == auth.Eraser || role == auth.Auditor || role == auth.Operator || role == auth.Approver
 		case procedure == erasure+"VerifyErasure":
 			return role == auth.Eraser || role == auth.Auditor
 		case strings.HasPrefix(procedure, erasure):

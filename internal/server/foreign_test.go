@@ -92,7 +92,10 @@ var foreign = map[string][]string{
 	"ErasureService/GetReceiptKeys":  {`{}`},
 	"ErasureService/ListErasures":    {`{"states":["ERASURE_STATE_RUNNING"]}`},
 	// A tenant's own key may not, whichever tenant it names.
-	"ErasureService/DeleteTenant": {`{"tenant":"$tenant","confirmDisplayName":"","requestId":"$own"}`},
+	"ErasureService/DeleteTenant":    {`{"tenant":"$tenant","confirmDisplayName":"","requestId":"$own"}`},
+	"ErasureService/ApproveDeletion": {`{"tenant":"$tenant","confirmDisplayName":"","digest":"` + strings.Repeat("0", 64) + `"}`},
+	"ErasureService/VoidApproval":    {`{"tenant":"$tenant","approvalId":"$own"}`},
+	"ErasureService/ListApprovals":   {`{"tenant":"$tenant"}`},
 	"ArtifactService/SaveArtifactInline": {
 		// Whose version it becomes says how many there were.
 		`{"header":{"owner":{"app":"$app","userId":"$user","sessionId":"$session"},"name":"report.txt"},"data":"dGVh"}`,
@@ -127,8 +130,10 @@ var foreign = map[string][]string{
 	// A tenant's operator may make none, whatever it is called.
 	"AdminService/CreateTenant": {`{"name":"$tenant"}`},
 	// Nor suspend any, its own included.
-	"AdminService/SuspendTenant": {`{"tenant":"$tenant","reason":"unpaid"}`},
-	"AdminService/ResumeTenant":  {`{"tenant":"$tenant","reason":"paid"}`},
+	"AdminService/SuspendTenant":   {`{"tenant":"$tenant","reason":"unpaid"}`},
+	"AdminService/ResumeTenant":    {`{"tenant":"$tenant","reason":"paid"}`},
+	"AdminService/MoveTenant":      {`{"tenant":"$tenant","state":"TENANT_STATE_DRAINED","reason":"it leaves"}`},
+	"AdminService/ListTransitions": {`{"tenant":"$tenant"}`},
 	// Takes no id.
 	"AdminService/ListTenants": {`{}`},
 }

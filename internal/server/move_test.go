@@ -91,18 +91,45 @@ func TestAdmin_SuspensionAndItsWayOut(t *testing.T) {
 		return res.GetReport(), err
 	}
 	request := uuid.NewString()
-	if _, err := drop("Acme Ltd", request); answerOf(t, err).reason != "TENANT_INACTIVE" {
-		t.Errorf("of an active tenant: %v", err)
+	refused := func(when, reason, says string) {
+		t.Helper()
+		if _, err := drop("Acme Ltd", request); answerOf(t, err).reason != reason || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", when, err)
+		}
 	}
+	refused("active", "TENANT_INACTIVE", "it is active")
 	if _, err := suspend(second, root, "acme", "contract ended"); err != nil {
 		t.Fatal(err)
+	}
+	refused("suspended", "TENANT_INACTIVE", "it is suspended, and has to be drained first")
+	for _, to := range []memdv1.TenantState{memdv1.TenantState_TENANT_STATE_EXPORTING, memdv1.TenantState_TENANT_STATE_DRAINED} {
+		res, err := first.admin(root).MoveTenant(ctx, &memdv1.MoveTenantRequest{Tenant: "acme", State: to, Reason: "contract ended"})
+		if err != nil || res.GetTenant().GetState() != to {
+			t.Fatalf("%v, %v", res, err)
+		}
+		both(to.String(), "TENANT_INACTIVE")
+	}
+	for name, move := range map[string]*memdv1.MoveTenantRequest{
+		"to where only a purge leads": {Tenant: "acme", State: memdv1.TenantState_TENANT_STATE_PURGED, Reason: "x"},
+		"to nowhere":                  {Tenant: "acme", Reason: "x"},
+		"without a reason":            {Tenant: "acme", State: memdv1.TenantState_TENANT_STATE_SUSPENDED},
+	} {
+		if _, err := admin.MoveTenant(ctx, move); connect.CodeOf(err) != connect.CodeInvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	if _, err := drop("acme ltd", request); connect.CodeOf(err) != connect.CodeInvalidArgument {
 		t.Errorf("confirmed wrongly: %v", err)
 	}
+	refused("drained", "NOT_APPROVED", "has to approve it first")
+	_, approver := in.key(auth.Installation, auth.Approver)
+	shown := in.approve(ctx, second, approver, "acme", "Acme Ltd")
 	report, err := drop("Acme Ltd", request)
 	if err != nil || report.GetState() < memdv1.ErasureState_ERASURE_STATE_DONE || report.GetKey().GetKmsVersion() == "" {
 		t.Fatalf("%v, %v", report, err)
+	}
+	if shown.GetBytes() == 0 || shown.GetSubjects() != 1 || len(shown.GetStrangers()) != 0 || shown.GetDisplayName() != "Acme Ltd" {
+		t.Errorf("the dry run showed %v", shown)
 	}
 	if _, err := admin.ResumeTenant(ctx, &memdv1.ResumeTenantRequest{Tenant: "acme", Reason: "a mistake"}); answerOf(t, err).reason != "TENANT_INACTIVE" {
 		t.Errorf("resumed after its deletion: %v", err)
@@ -112,6 +139,38 @@ func TestAdmin_SuspensionAndItsWayOut(t *testing.T) {
 	if err != nil || got.GetTenant().GetState() != memdv1.TenantState_TENANT_STATE_PURGED {
 		t.Errorf("%v, %v", got, err)
 	}
+	if _, err := admin.CreateApiKey(ctx, &memdv1.CreateApiKeyRequest{Tenant: "acme", Name: "late", Roles: []memdv1.Role{memdv1.Role_ROLE_AGENT}}); answerOf(t, err).reason != "TENANT_INACTIVE" {
+		t.Errorf("a key of a tenant that is gone: %v", err)
+	}
+	log, err := first.admin(watcher).ListTransitions(ctx, &memdv1.ListTransitionsRequest{Tenant: "acme"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var way []string
+	for _, m := range log.GetTransitions() {
+		way = append(way, strings.ToLower(strings.TrimPrefix(m.GetTo().String(), "TENANT_STATE_")))
+		if byWorker := m.GetByKeyId() == ""; byWorker != (m.GetTo() == memdv1.TenantState_TENANT_STATE_PURGED || m.GetFrom() == memdv1.TenantState_TENANT_STATE_CREATING) || m.GetReason() == "" || m.GetAt() == nil {
+			t.Errorf("in the log: %v", m)
+		}
+	}
+	if got := strings.Join(way, " "); got != "purged purging drained exporting suspended active suspended active" {
+		t.Errorf("the log is: %s", got)
+	}
+}
+
+// approve has a tenant's deletion approved as it is now.
+func (in *installation) approve(ctx context.Context, s *instance, secret, tenant, display string) *memdv1.DryRunResponse {
+	in.t.Helper()
+	shown, err := s.erasure(secret).DryRun(ctx, &memdv1.DryRunRequest{Tenant: tenant})
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	if _, err := s.erasure(secret).ApproveDeletion(ctx, &memdv1.ApproveDeletionRequest{
+		Tenant: tenant, ConfirmDisplayName: display, Digest: shown.GetDigest(),
+	}); err != nil {
+		in.t.Fatal(err)
+	}
+	return shown
 }
 
 // Under a hold a purge is accepted and does not begin, and there is no way back.
@@ -134,6 +193,11 @@ func TestAdmin_NoWayBackFromAnAcceptedDeletion(t *testing.T) {
 	if _, err := s.admin(root).SuspendTenant(ctx, &memdv1.SuspendTenantRequest{Tenant: "acme", Reason: "unpaid"}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.admin(root).MoveTenant(ctx, &memdv1.MoveTenantRequest{Tenant: "acme", State: memdv1.TenantState_TENANT_STATE_DRAINED, Reason: "unpaid"}); err != nil {
+		t.Fatal(err)
+	}
+	_, approver := in.key(auth.Installation, auth.Approver)
+	in.approve(ctx, s, approver, "acme", "")
 	res, err := s.erasure(root).DeleteTenant(ctx, drop)
 	if err != nil || !res.GetReport().GetErasure().GetHeld() {
 		t.Fatalf("%v, %v", res, err)
