@@ -21,6 +21,10 @@ type Examination struct {
 	Content bool
 	// Whole: everything of the tenant goes.
 	Whole bool
+	// Month, if it is not zero: everything of that month and Class goes, whosever it
+	// is. There is no Target then.
+	Class Class
+	Month Month
 	// KeysLater: the punctures were asked for and the rotation that does them is
 	// still to come, on the tenant's schedule. Checks of keys are then not run.
 	KeysLater bool

@@ -45,6 +45,9 @@ var (
 	ErrErasedBefore = errors.New("source is older than the user's last erasure")
 	// ErrMonthExpired: the month of the source was expired by retention.
 	ErrMonthExpired = errors.New("month of the source has expired")
+	// ErrMonthKept: the tenant's policy or a legal hold keeps the month, so that it
+	// cannot be expired.
+	ErrMonthKept = errors.New("month is to be kept")
 	// ErrSourceGone: a source of a derived row is erased, deleted, changed
 	// since it was read, or not visible to the writer.
 	ErrSourceGone = errors.New("source is gone or has changed")

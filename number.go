@@ -66,6 +66,14 @@ const (
 	ClassMemory Class = 1
 )
 
+// String returns "session" or "memory", which is what policies call them.
+func (c Class) String() string {
+	if c == ClassContent {
+		return "session"
+	}
+	return "memory"
+}
+
 // Contribution says whose words, from which session, went into a row. Words
 // outside any conversation contribute as the subject's OwnScope.
 type Contribution struct {
@@ -109,3 +117,10 @@ func (m Month) Start() time.Time {
 
 // String returns "2006-01".
 func (m Month) String() string { return m.Start().Format("2006-01") }
+
+// MonthSize is how much a store has of one month: rows, and the bytes of what is
+// sealed in them.
+type MonthSize struct {
+	Month       Month
+	Rows, Bytes int64
+}

@@ -78,7 +78,7 @@ func (s *Service) Delete(ctx context.Context, t Tenant, o Owner, name string, ve
 			return err
 		})
 	})
-	if errors.Is(err, memd.ErrNotFound) || errors.Is(err, memd.ErrShredded) || errors.Is(err, memd.ErrSessionForgotten) {
+	if errors.Is(err, memd.ErrNotFound) || errors.Is(err, memd.ErrShredded) || errors.Is(err, memd.ErrSessionForgotten) || errors.Is(err, memd.ErrMonthExpired) {
 		return 0, nil
 	}
 	if err != nil || len(saves) == 0 {

@@ -119,8 +119,8 @@ func TestGuard_RefusesSQLPastAFence(t *testing.T) {
 	owner := fmt.Sprintf("%d, %d, %d", b.tenant.No, c.Subject, c.Session)
 	where := fmt.Sprintf("tenant_no = %d AND subject_no = %d", b.tenant.No, c.Subject)
 	statements := []string{
-		`INSERT INTO memd.artifacts (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, created_at)
-			VALUES (` + owner + `, gen_random_uuid(), substr(sha256(random()::text::bytea), 1, 16), '\x00', now())`,
+		`INSERT INTO memd.artifacts (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, month, created_at)
+			VALUES (` + owner + `, gen_random_uuid(), substr(sha256(random()::text::bytea), 1, 16), '\x00', 1, now())`,
 		`UPDATE memd.artifacts SET last_version = last_version + 1 WHERE ` + where,
 		`INSERT INTO memd.artifact_versions (tenant_no, subject_no, session_no, version_id, month, created_at, touched_at)
 			VALUES (` + owner + `, gen_random_uuid(), 1, now(), now())`,

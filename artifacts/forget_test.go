@@ -85,8 +85,8 @@ func TestDeleteBatch_FindsPlantedRows(t *testing.T) {
 		INSERT INTO memd.artifact_chunks VALUES (` + owner + `, gen_random_uuid(), 3, '\x00');
 		INSERT INTO memd.artifact_versions (tenant_no, subject_no, session_no, version_id, artifact_id, version, sealed_info, month, created_at, touched_at)
 			VALUES (` + owner + `, gen_random_uuid(), gen_random_uuid(), 1, '\x00', 1, now(), now());
-		INSERT INTO memd.artifacts (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, created_at)
-			VALUES (` + owner + `, gen_random_uuid(), '\x000102030405060708090a0b0c0d0e0f', '\x00', now())`)
+		INSERT INTO memd.artifacts (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, month, created_at)
+			VALUES (` + owner + `, gen_random_uuid(), '\x000102030405060708090a0b0c0d0e0f', '\x00', 1, now())`)
 	if got := b.counts(target); got != (artifacts.Counts{Artifacts: 1, ArtifactVersions: 1, ArtifactChunks: 1}) {
 		t.Errorf("planted three rows and found %+v", got)
 	}

@@ -21,7 +21,7 @@ import (
 // deleted meanwhile. Names that have a complete version only: all have, since
 // both are made in one transaction.
 const sqlListNames = `
-SELECT a.subject_no, a.session_no, a.artifact_id, a.sealed_name, a.created_at, coalesce((
+SELECT a.subject_no, a.session_no, a.artifact_id, a.sealed_name, a.month, a.created_at, coalesce((
   SELECT max(v.version) FROM memd.artifact_versions v WHERE v.tenant_no = a.tenant_no AND v.subject_no = a.subject_no
     AND v.session_no = a.session_no AND v.artifact_id = a.artifact_id), 0)
 FROM memd.artifact_owners o
@@ -96,19 +96,19 @@ func listNames(ctx context.Context, db pg.DB, k *shred.Keys, o Owner, size int, 
 	if err != nil {
 		return out, fmt.Errorf("listing artifacts: %w", err)
 	}
-	var c memd.Contribution
+	var p place
 	var id uuid.UUID
 	var sealed []byte
 	var created time.Time
 	var latest int64
 	var last cursor
-	_, err = pgx.ForEachRow(rows, []any{&c.Subject, &c.Session, &id, &sealed, &created, &latest}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&p.Subject, &p.Session, &id, &sealed, &p.month, &created, &latest}, func() error {
 		if len(out.Names) == size {
 			out.Next = last.String()
 			return nil
 		}
 		last = cursor{created, id}
-		name, err := openName(k, place{Contribution: c}, id, sealed)
+		name, err := openName(k, p, id, sealed)
 		if errors.Is(err, memd.ErrShredded) {
 			return nil
 		}
@@ -122,7 +122,7 @@ func listNames(ctx context.Context, db pg.DB, k *shred.Keys, o Owner, size int, 
 }
 
 func openName(k *shred.Keys, p place, id uuid.UUID, sealed []byte) (string, error) {
-	sealer, err := p.names(k)
+	sealer, err := p.content(k)
 	if err != nil {
 		return "", err
 	}

@@ -22,13 +22,15 @@ SELECT coalesce(min(subject_no), 0), coalesce(max(subject_no), 0) FROM memd.arti
 
 // Versions of owners that are about to fall are left out. The description is
 // sealed with the key that the chunks are sealed with.
-const sqlSample = sqlVersionColumns + `, a.sealed_name
+const sqlSample = sqlVersionColumns + `, a.sealed_name, a.month
 FROM memd.artifact_versions v
 JOIN memd.artifacts a ON a.tenant_no = v.tenant_no AND a.subject_no = v.subject_no AND a.session_no = v.session_no
   AND a.artifact_id = v.artifact_id
 WHERE v.tenant_no = @tenant AND v.subject_no BETWEEN @from AND @to AND v.version IS NOT NULL
   AND EXISTS (SELECT FROM memd.artifact_owners o
               WHERE o.tenant_no = v.tenant_no AND o.subject_no = v.subject_no AND o.session_no = v.session_no)
+  AND (v.session_no = 1099511627777 OR NOT EXISTS (
+    SELECT FROM memd.expired_months x WHERE x.tenant_no = v.tenant_no AND x.class = 0 AND x.month IN (v.month, a.month)))
 ORDER BY v.subject_no, v.session_no, v.version_id LIMIT @limit`
 
 // Sample opens names and descriptions of live versions of a tenant, from a user
@@ -65,10 +67,11 @@ func sampleRange(ctx context.Context, db pg.DB, k *shred.Keys, args pg.Args) (re
 	}
 	var s stored
 	var name []byte
-	columns := append(s.columns(), &name)
+	var named memd.Month
+	columns := append(s.columns(), &name, &named)
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		read++
-		_, err := openName(k, s.place, s.artifact, name)
+		_, err := openName(k, place{s.Contribution, named}, s.artifact, name)
 		if err == nil {
 			_, _, err = s.open(k, "")
 		}

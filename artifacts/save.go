@@ -33,8 +33,8 @@ WHERE tenant_no = @tenant AND subject_no = @subject AND session_no = @session AN
 
 // The row lock of the name puts saves of one name in order.
 const sqlNextVersion = `
-INSERT INTO memd.artifacts AS a (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, source_time, created_at)
-VALUES (@tenant, @subject, @session, @artifact, @digest, @name, @source_time, @now)
+INSERT INTO memd.artifacts AS a (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, month, source_time, created_at)
+VALUES (@tenant, @subject, @session, @artifact, @digest, @name, @month, @source_time, @now)
 ON CONFLICT (tenant_no, subject_no, session_no, name_digest) DO UPDATE SET last_version = a.last_version + 1
 RETURNING artifact_id, last_version`
 
@@ -200,7 +200,7 @@ func (u *upload) add(ctx context.Context, plain []byte, last bool) error {
 // say so by the fence or the tombstone, were there still something to write.
 func (u *upload) gone(err error) error {
 	switch {
-	case !errors.Is(err, memd.ErrShredded):
+	case !errors.Is(err, memd.ErrShredded), errors.Is(err, memd.ErrMonthExpired):
 		return err
 	case u.Session == memd.OwnScope:
 		return memd.ErrFenced
@@ -285,7 +285,7 @@ func (u *upload) next(ctx context.Context, tx pgx.Tx, k *shred.Keys, now time.Ti
 	if artifact, err = uuid.NewRandom(); err != nil {
 		return artifact, 0, fmt.Errorf("naming an artifact: %w", err)
 	}
-	sealer, err := u.names(k)
+	sealer, err := u.content(k)
 	if err != nil {
 		return artifact, 0, u.gone(err)
 	}
@@ -299,7 +299,7 @@ func (u *upload) next(ctx context.Context, tx pgx.Tx, k *shred.Keys, now time.Ti
 	}
 	err = tx.QueryRow(ctx, sqlNextVersion, pg.Args{
 		"tenant": u.t.No, "subject": u.Subject, "session": u.Session, "artifact": artifact, "digest": digest,
-		"name": sealed, "source_time": optional(u.file.SourceTime), "now": now,
+		"name": sealed, "month": u.month, "source_time": optional(u.file.SourceTime), "now": now,
 	}).Scan(&artifact, &number)
 	if err != nil {
 		return artifact, 0, fmt.Errorf("numbering a version: %w", err)

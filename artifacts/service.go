@@ -108,23 +108,20 @@ type place struct {
 	memd.Contribution
 	// month of class 0, of one save. A session's content has the month of the
 	// session, whenever it is written, so that all of it expires together; what is
-	// the user's has the month of the save. Only for content; zero where that is
-	// not at hand.
+	// the user's has no month in its key, and in its row that of the save. Only for
+	// content; zero where that is not at hand.
 	month memd.Month
 }
 
-// names is the Sealer of the place's names, which have no month: they are looked
-// up without knowing one.
-func (p place) names(k *shred.Keys) (*shred.Sealer, error) { return k.State(p.Contribution) }
-
-// content is the Sealer of descriptions and chunks.
+// content is the Sealer of names, descriptions and chunks.
 func (p place) content(k *shred.Keys) (*shred.Sealer, error) {
 	return k.Content(p.month, p.Subject, p.Session)
 }
 
-// digest is what a name is looked up by. It dies with the owner's key.
+// digest is what a name is looked up by, without knowing a month. It dies with the
+// owner's key.
 func (p place) digest(k *shred.Keys, name string) ([]byte, error) {
-	sealer, err := p.names(k)
+	sealer, err := k.State(p.Contribution)
 	if err != nil {
 		return nil, fmt.Errorf("deriving a name's key: %w", err)
 	}

@@ -46,7 +46,7 @@ WHERE s.tenant_no = @tenant AND @from::bigint = 0 AND @to::bigint > 0
 ORDER BY s.app_no, s.key_digest LIMIT @limit`
 
 const sqlArtifactNames = `
-SELECT a.subject_no, a.session_no, a.artifact_id, a.sealed_name
+SELECT a.subject_no, a.session_no, a.artifact_id, a.month, a.sealed_name
 FROM memd.artifacts a
 WHERE a.tenant_no = @tenant AND a.subject_no BETWEEN @lo AND @hi AND a.session_no BETWEEN @from AND @to
   AND (a.subject_no, a.session_no, a.artifact_id) > (@subject::bigint, @session::bigint, @id::uuid)
@@ -224,13 +224,14 @@ func scanAppState(c pgx.CollectableRow) (row, error) {
 func scanArtifact(c pgx.CollectableRow) (row, error) {
 	var of memd.Contribution
 	var id uuid.UUID
+	var month memd.Month
 	var sealed []byte
-	if err := c.Scan(&of.Subject, &of.Session, &id, &sealed); err != nil {
+	if err := c.Scan(&of.Subject, &of.Session, &id, &month, &sealed); err != nil {
 		return row{}, err
 	}
 	key := pg.Args{"subject": of.Subject, "session": of.Session, "id": id}
 	return content("artifacts", id.String(), of, sealed, key, func(k *shred.Keys) (o opened, err error) {
-		s, err := k.State(of)
+		s, err := k.Content(month, of.Subject, of.Session)
 		if err != nil {
 			return o, err
 		}

@@ -88,6 +88,9 @@ func (e *exam) counts() []count {
 			{"artifacts", sqlAllArtifacts}, {"artifact_versions", sqlAllVersions}, {"artifact_chunks", sqlAllChunks},
 		}
 	}
+	if e.Month > 0 {
+		return e.monthCounts()
+	}
 	all := []count{
 		{"session_events", sqlEventsLeft}, {"session_state", sqlSessionStateLeft},
 		{"artifacts", sqlArtifactsLeft}, {"artifact_versions", sqlVersionsLeft}, {"artifact_chunks", sqlChunksLeft},
@@ -106,6 +109,9 @@ func (e *exam) counts() []count {
 func (e *exam) args() pg.Args {
 	if e.Whole {
 		return pg.Args{"tenant": e.Tenant}
+	}
+	if e.Month > 0 {
+		return pg.Args{"tenant": e.Tenant, "month": e.Month}
 	}
 	subjects, sessions := make([]memd.Number, len(e.Target)), make([]memd.Number, len(e.Target))
 	for i, t := range e.Target {

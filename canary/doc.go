@@ -30,6 +30,9 @@
 //   - logs: no id of the subject stands in the ends of the configured files.
 //   - residue: how many sealed values of deleted rows are still in raw pages.
 //
+// Of a month that expires, which is everybody's, words are not looked for: rows are
+// counted by month, its key must not be derived, and those of its neighbours must.
+//
 // # What is remembered, and how
 //
 // Words are kept as hashes under a key that is made from the job's leaf of the

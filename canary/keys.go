@@ -71,6 +71,9 @@ func (v *Verifier) line(ctx context.Context, tenant memd.TenantNo) (key string, 
 // paths are the nodes of the tree that must be gone.
 func (e *exam) paths() []shred.Path {
 	var out []shred.Path
+	if e.Month > 0 {
+		return []shred.Path{shred.MonthPath(e.Class, e.Month)}
+	}
 	for _, t := range e.Target {
 		switch {
 		case t.Session == 0:
@@ -169,6 +172,12 @@ func (v *Verifier) drawKeys(ctx context.Context, e *exam, d *drawn, before map[s
 		}
 	}
 	if e.Whole {
+		return nil
+	}
+	if e.Month > 0 {
+		for _, m := range e.neighbourMonths() {
+			before[CheckNeighbour] += derivable(tree, []shred.Path{shred.MonthPath(m.class, m.month)})
+		}
 		return nil
 	}
 	d.Neighbours, err = v.neighbours(ctx, e)
@@ -301,6 +310,9 @@ func (v *Verifier) punctured(ctx context.Context, e *exam, d *drawn, head state)
 }
 
 func (v *Verifier) checkNeighbours(ctx context.Context, e *exam, before map[string]int64, d *drawn, tree *shred.Tree) (memd.Check, error) {
+	if e.Month > 0 {
+		return v.checkMonths(ctx, e, before, tree)
+	}
 	if d == nil || len(d.Neighbours) == 0 {
 		return notRun(CheckNeighbour, reasonNoNeighbour, before[CheckNeighbour]), nil
 	}

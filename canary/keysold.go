@@ -105,7 +105,7 @@ func (v *Verifier) checkOldEpochs(ctx context.Context, e *exam, before map[strin
 
 // nothing reports that no key of the target was there to be destroyed.
 func (e *exam) nothing(before map[string]int64) bool {
-	return !e.Whole && (len(e.Target) == 0 || before != nil && before[CheckDerivation] == 0)
+	return !e.Whole && (len(e.paths()) == 0 || before != nil && before[CheckDerivation] == 0)
 }
 
 // checkVersions lists every version of the key: none that is older than the one

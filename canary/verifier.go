@@ -108,7 +108,7 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 		return p, nil
 	}
 	d := drawn{At: v.c.Clock.Now()}
-	if !e.Whole { // Nothing could be opened afterwards, nor need be.
+	if !e.Whole && e.Month == 0 { // Nothing could be opened afterwards, nor need be.
 		err = v.draw(ctx, e, &d)
 	}
 	if errors.Is(err, memd.ErrShredded) {
@@ -136,6 +136,10 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 	if e.Whole {
 		return p, nil
 	}
+	if e.Month > 0 {
+		p.Sealed, err = v.seal(ctx, e, &d)
+		return p, err
+	}
 	if len(v.c.LogFiles) > 0 {
 		if d.Identifiers, d.Unlooked, err = v.identifiers(ctx, e); err != nil {
 			return memd.Probes{}, err
@@ -156,6 +160,9 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 // was concluded. A KMS or a ledger that is away makes its checks not run.
 func (v *Verifier) Verify(ctx context.Context, examination memd.Examination, p memd.Probes) ([]memd.Check, error) {
 	e := (*exam)(&examination)
+	if e.Month > 0 {
+		return v.verifyMonth(ctx, e, p)
+	}
 	checks, err := v.checkCounts(ctx, e, p.Before)
 	if err != nil {
 		return nil, err

@@ -182,6 +182,7 @@ func (r *Runner) examine(ctx context.Context, j Job) ([]memd.Check, error) {
 func (r *Runner) examination(ctx context.Context, j Job) (memd.Examination, error) {
 	e := memd.Examination{
 		Tenant: j.Tenant, Job: j.No, Content: j.Kind == KindContent, Whole: j.Kind == KindTenant,
+		Class: j.Class, Month: j.Month,
 		KeysLater: j.Kind == KindContent && j.State < StateDone, Final: j.State >= StateDone,
 	}
 	err := r.Pool.With(ctx, func(db pg.DB) error {

@@ -62,6 +62,22 @@ func (SessionStore) DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantN
 	return sessions.DeleteRow(ctx, db, tenant, table, id)
 }
 
+// CountMonth implements Store.
+func (SessionStore) CountMonth(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month) (Counts, error) {
+	c, err := sessions.CountMonth(ctx, db, tenant, month)
+	return sessionCounts(c), err
+}
+
+// DeleteMonthBatch implements Store.
+func (SessionStore) DeleteMonthBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month, limit int) (int64, error) {
+	return sessions.DeleteMonthBatch(ctx, db, tenant, month, limit)
+}
+
+// Months implements Store.
+func (SessionStore) Months(ctx context.Context, db pg.DB, tenant memd.TenantNo, before memd.Month) ([]memd.MonthSize, error) {
+	return sessions.Months(ctx, db, tenant, before)
+}
+
 // ArtifactStore is artifacts, all versions and their chunks.
 type ArtifactStore struct{}
 
@@ -108,4 +124,20 @@ func (ArtifactStore) DeleteTenantBatch(ctx context.Context, db pg.DB, tenant mem
 // DeleteRow implements rowDeleter.
 func (ArtifactStore) DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo, table, id string) (bool, error) {
 	return artifacts.DeleteRow(ctx, db, tenant, table, id)
+}
+
+// CountMonth implements Store.
+func (ArtifactStore) CountMonth(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month) (Counts, error) {
+	c, err := artifacts.CountMonth(ctx, db, tenant, month)
+	return artifactCounts(c), err
+}
+
+// DeleteMonthBatch implements Store.
+func (ArtifactStore) DeleteMonthBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month, limit int) (int64, error) {
+	return artifacts.DeleteMonthBatch(ctx, db, tenant, month, limit)
+}
+
+// Months implements Store.
+func (ArtifactStore) Months(ctx context.Context, db pg.DB, tenant memd.TenantNo, before memd.Month) ([]memd.MonthSize, error) {
+	return artifacts.Months(ctx, db, tenant, before)
 }

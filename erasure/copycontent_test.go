@@ -31,7 +31,7 @@ func copyContents(ctx context.Context, tx pgx.Tx, tenant memd.TenantNo) ([]copie
 			ofSession(shred.AADSessionState)},
 		{`SELECT subject_no, key_digest, sealed FROM memd.user_state WHERE tenant_no = $1`, ofUserState},
 		{`SELECT app_no, coalesce(contributor_no, 0), key_digest, sealed FROM memd.app_state WHERE tenant_no = $1`, ofAppState},
-		{`SELECT subject_no, session_no, artifact_id, sealed_name FROM memd.artifacts WHERE tenant_no = $1`, ofName},
+		{`SELECT subject_no, session_no, artifact_id, month, sealed_name FROM memd.artifacts WHERE tenant_no = $1`, ofName},
 		{`SELECT c.subject_no, c.session_no, v.month, c.version_id, c.chunk_no, c.chunk_no = v.chunks - 1, c.sealed
 		  FROM memd.artifact_chunks c JOIN memd.artifact_versions v USING (tenant_no, subject_no, session_no, version_id)
 		  WHERE tenant_no = $1`, ofChunk},
@@ -98,10 +98,11 @@ func own(subject memd.Number) memd.Contribution {
 func ofName(r pgx.CollectableRow) (copiedContent, error) {
 	var of memd.Contribution
 	var artifact uuid.UUID
+	var month memd.Month
 	var sealed []byte
-	err := r.Scan(&of.Subject, &of.Session, &artifact, &sealed)
+	err := r.Scan(&of.Subject, &of.Session, &artifact, &month, &sealed)
 	return func(k *shred.Keys) ([]byte, error) {
-		s, err := k.State(of)
+		s, err := k.Content(month, of.Subject, of.Session)
 		if err != nil {
 			return nil, err
 		}

@@ -57,6 +57,8 @@ func (r *Runner) bury(ctx context.Context, j Job, n *notes) error {
 	switch j.Kind {
 	case KindSession:
 		err = tombstones.BurySession(ctx, r.Pool, j.Tenant, j.User, j.Session, j.ID, r.Clock.Now(), r.scopes(j, n))
+	case KindMonth:
+		return r.buryMonth(ctx, j, n)
 	case KindContent:
 		err = tombstones.BuryContent(ctx, r.Pool, j.Tenant, j.User, j.Session, j.ID, r.Clock.Now(), r.scopes(j, n))
 	}

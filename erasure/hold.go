@@ -55,8 +55,9 @@ ORDER BY created_at DESC, hold_id LIMIT @limit`
 
 // Erasures that a hold pauses: what it covers and is not final.
 const sqlPaused = sqlJobColumns + `
-WHERE tenant_no = @tenant AND state < 4 AND (@kind = 4 OR kind = 4
-  OR user_ref = @user AND (@kind = 1 OR kind = 1 OR session_ref = @session))
+WHERE tenant_no = @tenant AND state < 4 AND (kind = 5
+    AND state < 3 AND memd.month_refusal(tenant_no, class, month, request_id, now()) = 'held'
+  OR kind <> 5 AND @kind = 4 OR kind = 4 OR user_ref = @user AND (@kind = 1 OR kind = 1 OR session_ref = @session))
 ORDER BY accepted_at LIMIT 1000`
 
 // Hold sets a hold and returns it with the erasures that it pauses: each where

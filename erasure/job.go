@@ -27,9 +27,11 @@ const (
 	KindContent Kind = 3
 	// KindTenant is everything of everybody, and the tenant's last key.
 	KindTenant Kind = 4
+	// KindMonth is everything of everybody's that is of one month and class.
+	KindMonth Kind = 5
 )
 
-var kindNames = [...]string{"unknown", "user", "session", "content", "tenant"}
+var kindNames = [...]string{"unknown", "user", "session", "content", "tenant", "month"}
 
 // String returns the kind's name.
 func (k Kind) String() string {
@@ -77,8 +79,10 @@ type Job struct {
 	No         memd.Number // of its leaf in the key tree
 	Kind       Kind
 	App        string
-	User       memd.Ref // zero for KindTenant
+	User       memd.Ref // zero for KindTenant and KindMonth
 	Session    memd.Ref // zero but for KindSession and KindContent
+	Class      memd.Class
+	Month      memd.Month // zero but for KindMonth
 	State      State
 	AcceptedAt time.Time
 	DueAt      time.Time
@@ -89,22 +93,24 @@ type Job struct {
 	// code of the last reason.
 	Tries   int
 	Failure string
-	// Held says that a legal hold keeps it from going on, now.
+	// Held says that a legal hold, or of a month the tenant's policy, keeps it from
+	// going on, now.
 	Held bool
 }
 
 const sqlNextJob = `SELECT memd.next_job_no(@tenant)`
 
 const sqlAccept = `
-INSERT INTO memd.erasures (tenant_no, request_id, job_no, kind, app, user_ref, session_ref,
+INSERT INTO memd.erasures (tenant_no, request_id, job_no, kind, app, user_ref, session_ref, class, month,
   sealed_user_id, sealed_session_id, commitment, sealed_salt, requested_by, accepted_at, due_at)
-VALUES (@tenant, @id, @no, @kind, @app, @user, @session, @sealed_user, @sealed_session, @commitment, @salt, @by, @now, @due)
+VALUES (@tenant, @id, @no, @kind, @app, @user, @session, @class, @month, @sealed_user, @sealed_session, @commitment, @salt, @by, @now, @due)
 ON CONFLICT (tenant_no, request_id) DO NOTHING`
 
 const sqlJobColumns = `
-SELECT tenant_no, request_id, job_no, kind, app, coalesce(user_ref, ''), coalesce(session_ref, ''), state,
-  accepted_at, due_at, sweep_at, finished_at, final_at, tries, failure,
-  state < 4 AND memd.held(tenant_no, kind, user_ref, session_ref)
+SELECT tenant_no, request_id, job_no, kind, app, coalesce(user_ref, ''), coalesce(session_ref, ''),
+  coalesce(class, 0), coalesce(month, 0), state, accepted_at, due_at, sweep_at, finished_at, final_at, tries, failure,
+  CASE WHEN kind = 5 THEN state < 3 AND memd.month_refusal(tenant_no, class, month, request_id, now()) IS NOT NULL
+    ELSE state < 4 AND memd.held(tenant_no, kind, user_ref, session_ref) END
 FROM memd.erasures `
 
 const sqlReadJob = sqlJobColumns + `WHERE tenant_no = @tenant AND request_id = @id`
@@ -142,7 +148,8 @@ func accept(ctx context.Context, db pg.DB, j Job, by uuid.UUID, now time.Time, s
 	if err != nil {
 		return Job{}, err
 	}
-	if have.Kind != j.Kind || have.App != j.App || have.User != j.User || have.Session != j.Session {
+	if have.Kind != j.Kind || have.App != j.App || have.User != j.User || have.Session != j.Session ||
+		have.Class != j.Class || have.Month != j.Month {
 		return Job{}, memd.ErrRequestReused
 	}
 	return have, nil
@@ -160,8 +167,13 @@ func insert(ctx context.Context, db pg.DB, j Job, by uuid.UUID, now time.Time, s
 			return err
 		}
 	}
+	var class, month *int32 // NULL unless it is one
+	if j.Kind == KindMonth {
+		class, month = new(int32(j.Class)), new(int32(j.Month))
+	}
 	_, err := db.Exec(ctx, sqlAccept, pg.Args{
 		"tenant": j.Tenant, "id": j.ID, "no": no, "kind": j.Kind, "app": j.App, "user": refOrNull(j.User), "session": refOrNull(j.Session),
+		"class": class, "month": month,
 		"sealed_user": m.userID, "sealed_session": m.sessionID, "commitment": m.commitment, "salt": m.salt, "by": by, "now": now, "due": now.Add(DueWithin),
 	})
 	if err != nil {
@@ -205,7 +217,7 @@ func scanJob(row pgx.CollectableRow) (Job, error) {
 	var j Job
 	var user, session []byte
 	var sweep, finished, final *time.Time
-	err := row.Scan(&j.Tenant, &j.ID, &j.No, &j.Kind, &j.App, &user, &session, &j.State,
+	err := row.Scan(&j.Tenant, &j.ID, &j.No, &j.Kind, &j.App, &user, &session, &j.Class, &j.Month, &j.State,
 		&j.AcceptedAt, &j.DueAt, &sweep, &finished, &final, &j.Tries, &j.Failure, &j.Held)
 	if err != nil {
 		return j, err

@@ -118,6 +118,9 @@ func beginStep(ctx context.Context, tx pg.DB, j Job, s Step, now time.Time) erro
 	err := tx.QueryRow(ctx, sqlHeld, pg.Args{
 		"tenant": j.Tenant, "kind": j.Kind, "user": refOrNull(j.User), "session": refOrNull(j.Session),
 	}).Scan(&held)
+	if err == nil && !held && j.Kind == KindMonth && j.State < StateDone {
+		held, err = kept(ctx, tx, j, now)
+	}
 	if err == nil && held {
 		return errHeld
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bounds of a tenant's purge, so that other tenants hardly notice it. It works by
+// Bounds of a tenant's purge, and of a month's expiry, so that other tenants hardly
+// notice it. It works by
 // one connection, and thus by one processor of the database's.
 const (
 	// PurgePage is how many subjects are purged together.
@@ -39,6 +40,18 @@ func (p *pace) took(deleted int64, d time.Duration) time.Duration {
 	return time.Duration(PurgeRest * float64(d))
 }
 
+// rest is took, and rests.
+func (p *pace) rest(ctx context.Context, deleted int64, d time.Duration) error {
+	timer := time.NewTimer(p.took(deleted, d))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
 // paced deletes batch after batch, and rests after each, until nothing is left.
 func (r *Runner) paced(ctx context.Context, p *pace, batch func(tx pgx.Tx, limit int) (int64, error)) error {
 	for {
@@ -54,12 +67,8 @@ func (r *Runner) paced(ctx context.Context, p *pace, batch func(tx pgx.Tx, limit
 		if deleted == 0 {
 			return nil
 		}
-		timer := time.NewTimer(p.took(deleted, time.Since(began)))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		if err := p.rest(ctx, deleted, time.Since(began)); err != nil {
+			return err
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,7 +17,12 @@ import (
 // record of it are one transaction, so that the count is right wherever it
 // stops.
 func (r *Runner) delete(ctx context.Context, j Job, step Step, stage Stage, n *notes) error {
+	p, limit := newPace(), DeleteBatch
 	for {
+		if j.Kind == KindMonth { // Nobody waits for it.
+			limit = p.rows
+		}
+		began := time.Now()
 		var deleted int64
 		next := *n
 		err := r.Pool.InTx(ctx, func(tx pgx.Tx) error {
@@ -27,7 +33,7 @@ func (r *Runner) delete(ctx context.Context, j Job, step Step, stage Stage, n *n
 			if err != nil {
 				return err
 			}
-			if deleted, err = r.deleteBatch(ctx, tx, j, s, stage, DeleteBatch); err != nil {
+			if deleted, err = r.deleteBatch(ctx, tx, j, s, stage, limit); err != nil {
 				return err
 			}
 			next.Deleted = n.Deleted + deleted
@@ -39,18 +45,25 @@ func (r *Runner) delete(ctx context.Context, j Job, step Step, stage Stage, n *n
 		if *n = next; deleted == 0 {
 			return nil
 		}
+		if j.Kind == KindMonth {
+			if err := p.rest(ctx, deleted, time.Since(began)); err != nil {
+				return err
+			}
+		}
 	}
 }
 
 // deleteBatch deletes a batch of the first store of the stage that has any left.
 func (r *Runner) deleteBatch(ctx context.Context, tx pg.DB, j Job, s subject, stage Stage, limit int) (int64, error) {
 	for _, store := range r.stores() {
-		if store.Stage() != stage || len(s.target) == 0 {
+		if store.Stage() != stage || !j.reaches(stage) || len(s.target) == 0 && j.Kind != KindMonth {
 			continue
 		}
 		var deleted int64
 		var err error
-		if d, ok := store.(deriver); ok {
+		if j.Kind == KindMonth {
+			deleted, err = store.DeleteMonthBatch(ctx, tx, j.Tenant, j.Month, limit)
+		} else if d, ok := store.(deriver); ok {
 			var fallen []memory.Fallen
 			if deleted, fallen, err = d.DeleteFalling(ctx, tx, j.Tenant, s.target, limit); err == nil {
 				err = insertFallen(ctx, tx, j, fallen)

@@ -205,12 +205,15 @@ func (w *Worker) queue() (*river.Client[pgx.Tx], error) {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, jobWorker{w: w})
 	river.AddWorker(workers, verificationWorker{w: w})
+	river.AddWorker(workers, retentionWorker{w: w})
 	c, err := river.NewClient(riverpgxv5.New(w.c.Pool.Raw()), &river.Config{
 		Schema:  pg.JobsSchema,
 		Workers: workers,
 		Queues: map[string]river.QueueConfig{
 			queueErasures: {MaxWorkers: Concurrency}, queueTenants: {MaxWorkers: 1}, queueVerifications: {MaxWorkers: verifications},
+			queueRetention: {MaxWorkers: retentionWorkers},
 		},
+		PeriodicJobs:        []*river.PeriodicJob{recurring()},
 		FetchCooldown:       fetchCooldown,
 		FetchPollInterval:   fetchInterval,
 		JobTimeout:          -1,

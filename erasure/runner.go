@@ -189,7 +189,11 @@ func (r *Runner) do(ctx context.Context, j Job, s Step, n notes) error {
 	case StepArtifacts:
 		err = r.delete(ctx, j, s, StageArtifacts, &n)
 	case StepContent:
-		err = r.delete(ctx, j, s, StageContent, &n)
+		if j.Kind == KindMonth {
+			err = r.deleteEvents(ctx, j, &n)
+		} else {
+			err = r.delete(ctx, j, s, StageContent, &n)
+		}
 	case StepDelete:
 		err = r.delete(ctx, j, s, StageMemory, &n)
 	case StepVerify:
@@ -236,7 +240,11 @@ func (r *Runner) about(ctx context.Context, db pg.DB, j Job) (subject, error) {
 	if j.State >= StateDone && j.Kind == KindUser {
 		numbers = provenance.RetiredSubjects
 	}
-	if j.Kind == KindTenant {
+	switch j.Kind {
+	case KindTenant:
+		return s, nil
+	case KindMonth:
+		s.paths = []shred.Path{shred.MonthPath(j.Class, j.Month)}
 		return s, nil
 	}
 	if s.numbers, err = numbers(ctx, db, j.Tenant, j.User); err != nil {

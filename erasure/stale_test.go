@@ -43,8 +43,8 @@ func TestSweep_FindsWhatIsStaleInEveryStore(t *testing.T) {
 	digest := `decode(md5('planted'), 'hex')`
 	for _, own := range []int{session, int(memd.OwnScope)} {
 		w.bypass(fmt.Sprintf(`
-	INSERT INTO memd.artifacts (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, source_time, created_at)
-	  VALUES (%[1]d, %[2]d, %[3]d, md5('planted')::uuid, %[4]s, '', '2020-01-01', now());
+	INSERT INTO memd.artifacts (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, month, source_time, created_at)
+	  VALUES (%[1]d, %[2]d, %[3]d, md5('planted')::uuid, %[4]s, '', %[5]d, '2020-01-01', now());
 	INSERT INTO memd.artifact_versions (tenant_no, subject_no, session_no, version_id, artifact_id, version, month, sealed_info, source_time, created_at, touched_at)
 	  VALUES (%[1]d, %[2]d, %[3]d, md5('planted')::uuid, md5('planted')::uuid, 0, %[5]d, '', '2020-01-01', now(), now());
 	INSERT INTO memd.artifact_chunks (tenant_no, subject_no, session_no, version_id, chunk_no, sealed)

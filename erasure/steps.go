@@ -78,6 +78,15 @@ var plans = map[Kind]plan{
 		},
 		final: []Step{StepSweep, StepRotate, StepRecheck, StepFinal},
 	},
+	// The key goes first, because it is what reaches the backups; rows and partition
+	// are housekeeping. Nobody's words of the month can be told from anybody else's,
+	// so nobody is fenced, and no store outside memd is called.
+	KindMonth: {
+		done: []Step{
+			StepDraw, StepBury, StepPuncture, StepRotate, StepArtifacts, StepContent, StepDelete, StepVerify, StepCheck, StepFinish,
+		},
+		final: []Step{StepSweep, StepRecheck, StepFinal},
+	},
 	// Stores outside memd are all called before the last key goes: what memd shows
 	// them is sealed under it.
 	KindTenant: {

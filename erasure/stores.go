@@ -50,6 +50,19 @@ type Store interface {
 	DeleteBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, t []memd.Contribution, limit int) (int64, error)
 	CountTenant(ctx context.Context, db pg.DB, tenant memd.TenantNo) (Counts, error)
 	DeleteTenantBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, limit int) (int64, error)
+	// CountMonth and DeleteMonthBatch are of the class that the stage belongs to.
+	CountMonth(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month) (Counts, error)
+	DeleteMonthBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month, limit int) (int64, error)
+	// Months measures the months before one.
+	Months(ctx context.Context, db pg.DB, tenant memd.TenantNo, before memd.Month) ([]memd.MonthSize, error)
+}
+
+// class returns the class of which a stage empties the stores.
+func (s Stage) class() memd.Class {
+	if s == StageMemory {
+		return memd.ClassMemory
+	}
+	return memd.ClassContent
 }
 
 // deriver is a store with derived rows: what falls because of its sources is
@@ -116,18 +129,48 @@ func (MemoryStore) DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo
 	return true, memory.DeleteRow(ctx, db, tenant, id)
 }
 
+// CountMonth implements Store.
+func (MemoryStore) CountMonth(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month) (Counts, error) {
+	c, err := memory.CountMonth(ctx, db, tenant, month)
+	return memoryCounts(c), err
+}
+
+// DeleteMonthBatch implements Store.
+func (MemoryStore) DeleteMonthBatch(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month, limit int) (int64, error) {
+	return memory.DeleteMonthBatch(ctx, db, tenant, month, limit)
+}
+
+// Months implements Store.
+func (MemoryStore) Months(ctx context.Context, db pg.DB, tenant memd.TenantNo, before memd.Month) ([]memd.MonthSize, error) {
+	return memory.Months(ctx, db, tenant, before)
+}
+
+// reaches reports whether the erasure empties the stores of a stage.
+func (j Job) reaches(s Stage) bool {
+	switch j.Kind {
+	case KindContent:
+		return s != StageMemory // What memory drew from the session stays.
+	case KindMonth:
+		return s.class() == j.Class
+	}
+	return true
+}
+
 // countAll counts a target in the stores of the kind.
 func countAll(ctx context.Context, db pg.DB, stores []Store, j Job, t []memd.Contribution) (Counts, error) {
 	all := Counts{}
 	for _, s := range stores {
-		if j.Kind == KindContent && s.Stage() == StageMemory {
-			continue // What memory drew from the session stays.
+		if !j.reaches(s.Stage()) {
+			continue
 		}
 		var c Counts
 		var err error
-		if j.Kind == KindTenant {
+		switch j.Kind {
+		case KindTenant:
 			c, err = s.CountTenant(ctx, db, j.Tenant)
-		} else {
+		case KindMonth:
+			c, err = s.CountMonth(ctx, db, j.Tenant, j.Month)
+		default:
 			c, err = s.Count(ctx, db, j.Tenant, t)
 		}
 		if err != nil {

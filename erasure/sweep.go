@@ -52,9 +52,15 @@ func (r *Runner) sweep(ctx context.Context, j Job, n *notes) error {
 		return noteStep(ctx, tx, j, StepSweep, *n, false, r.Clock.Now())
 	})
 	for stage := StageArtifacts; stage <= StageMemory && err == nil; stage++ {
-		if j.Kind != KindContent || stage != StageMemory {
+		if j.reaches(stage) {
 			err = r.sweepStage(ctx, j, stage)
 		}
+	}
+	if err == nil && j.Kind == KindMonth {
+		if _, err = r.dropMonth(ctx, j, StepSweep); err == nil {
+			err = r.done(ctx, j, StepSweep, *n)
+		}
+		return err
 	}
 	if err == nil && j.Kind == KindUser {
 		err = r.sweepStale(ctx, j, n)

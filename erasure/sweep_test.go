@@ -35,8 +35,9 @@ const (
 // broken is an erasure that is broken off, with what of the tenant can still be
 // read when it is over: in the copy from before, and by the API.
 type broken struct {
-	name string
-	kind erasure.Kind
+	name  string
+	kind  erasure.Kind
+	class memd.Class // of KindMonth
 	// kept are the texts that stay, bob's aside, and aliceTexts and shared those
 	// that a search finds. contents are alice's sessions that stay.
 	kept, aliceTexts, bobTexts, shared []string
@@ -65,6 +66,27 @@ var kinds = []broken{
 		shared: []string{"alice shared", "bob shared", "summary"}, outside: []string{"alice/s2", "bob/b1"},
 	},
 	{name: "DeleteTenant", kind: erasure.KindTenant},
+	expiry(memd.ClassContent), expiry(memd.ClassMemory),
+}
+
+// expiry is a month of one class that expires: what acceptWhole adds of September
+// goes, but for the other class, and nothing else does.
+func expiry(class memd.Class) broken {
+	kept := slices.Concat(aliceKeeps, contentsOf("alice", "s1"), []string{
+		"alice one", "alice shared", "bob on alice", "summary", "session s1", "session september",
+	})
+	c := broken{
+		name: "Expire " + class.String(), kind: erasure.KindMonth, class: class, contents: []string{"s1", "s2"}, shared: []string{"alice shared", "bob shared", "summary"},
+		aliceTexts: []string{"alice one", "alice two"}, bobTexts: []string{"bob", "bob on alice", "bob on bob", "bob outside"},
+		outside: []string{"alice/s1", "alice/s2", "bob/b1"},
+	}
+	if class == memd.ClassMemory {
+		c.kept = slices.Concat(kept, contentsOf("alice", "september"))
+	} else {
+		c.kept = append(kept, "alice in september")
+		c.aliceTexts = []string{"alice in september", "alice one", "alice two"}
+	}
+	return c
 }
 
 // Invariant 5: killed after any SQL statement, KMS call, ledger operation or call
@@ -108,7 +130,8 @@ type sweep struct {
 	caller   *purge.Caller
 	store    *outsideStore
 	storeURL string
-	other    people // who is never touched
+	other    people       // who is never touched
+	past     *node.Server // lives in September 2025
 	n        int
 	id       uuid.UUID
 }

@@ -157,6 +157,8 @@ func (w *sweep) acceptWhole(p *people, what broken) erasure.Job {
 		p.labels = append(p.labels, planted, "orphan", strings.ReplaceAll(planted, "-", ""), "orphan")
 		w.Approve(w.a, p.tenant.No)
 		r, err = w.a.Erasure.DeleteTenant(ctx, c, p.name, "", id)
+	case erasure.KindMonth:
+		return w.age(p, what.class)
 	}
 	if err != nil {
 		w.t.Fatal(err)

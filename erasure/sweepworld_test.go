@@ -104,6 +104,11 @@ func contentsOf(userID, session string) []string {
 // an artifact of the user's.
 func (w *sweep) converse(t memory.Tenant, userID, session string) {
 	w.t.Helper()
+	w.converseAt(t, userID, session, time.Now())
+}
+
+func (w *sweep) converseAt(t memory.Tenant, userID, session string, when time.Time) {
+	w.t.Helper()
 	ctx := w.t.Context()
 	words := func(of, what string) string { return fmt.Sprintf("[%s %s %s]", userID, of, what) }
 	id, of := sessions.ID{App: app, UserID: userID, SessionID: session}, sessions.Tenant{No: t.No, Epoch: t.Epoch}
@@ -112,7 +117,7 @@ func (w *sweep) converse(t memory.Tenant, userID, session string) {
 	}, false)
 	if err == nil {
 		_, err = w.a.Sessions.Append(ctx, of, id, []sessions.Event{{
-			ID: "e1", Author: "user", Time: time.Now(), Content: fmt.Sprintf("%q", words(session, "event")),
+			ID: "e1", Author: "user", Time: when, Content: fmt.Sprintf("%q", words(session, "event")),
 			StateDelta: map[string]string{"key": fmt.Sprintf("%q", words(session, "state"))},
 		}}, time.Time{}, false)
 	}

@@ -225,7 +225,7 @@ func (s *Service) drafts(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 	return out, nil
 }
 
-const sqlMonths = `SELECT memory_id, month FROM memd.memories WHERE tenant_no = @tenant AND memory_id = ANY (@ids)`
+const sqlEventMonths = `SELECT memory_id, month FROM memd.memories WHERE tenant_no = @tenant AND memory_id = ANY (@ids)`
 
 // keepMonths gives events that are there already the month that they have: an
 // event that comes again in a later month without a source time is the same
@@ -242,7 +242,7 @@ func keepMonths(ctx context.Context, db pg.DB, tenant memd.TenantNo, drafts []dr
 	if len(ids) == 0 {
 		return nil
 	}
-	rows, err := db.Query(ctx, sqlMonths, pg.Args{"tenant": tenant, "ids": ids})
+	rows, err := db.Query(ctx, sqlEventMonths, pg.Args{"tenant": tenant, "ids": ids})
 	if err != nil {
 		return fmt.Errorf("reading months: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 const refreshBatch = 200
 
 // Refresh brings every resident scope of a tenant up to date: whoever was
-// forgotten leaves this process's memory, whether or not anybody searches the
+// forgotten, and every month that has expired, leaves this process's memory, whether or not anybody searches the
 // scope again. It is called when the tenant's key tree has changed. When it
 // cannot be done, all of the tenant's scopes are dropped instead, and the error
 // says why.
@@ -55,6 +55,7 @@ func (s *Service) refreshScopes(ctx context.Context, tenant memd.TenantNo, scope
 	}
 	for key, r := range scopes {
 		r.forget()
+		r.removeMonths(k)
 		r.mu.RLock()
 		loaded, dim := r.loaded, r.dim
 		r.mu.RUnlock()

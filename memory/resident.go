@@ -2,6 +2,7 @@ package memory
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 	gosync "sync"
 	"time"
@@ -171,6 +172,9 @@ func (f *filler) row(m *fetched) error {
 		return errScopeTooBig
 	}
 	s, err := f.key(m)
+	if errors.Is(err, memd.ErrMonthExpired) {
+		return nil // It is yet to be deleted.
+	}
 	if err != nil {
 		return err
 	}
@@ -193,7 +197,7 @@ func (f *filler) key(m *fetched) (*shred.Sealer, error) {
 	}
 	var err error
 	f.contributions, f.month = slices.Clone(m.contributions), m.month
-	f.sealer, err = f.k.Row(m.month, f.contributions)
+	f.sealer, err = f.k.Row(m.month, f.contributions) // Nil with an error.
 	return f.sealer, err
 }
 
@@ -305,6 +309,9 @@ func (r *resident) hash(k *shred.Keys) error {
 		}
 		st := stored{id: e.id, owner: r.subject, month: e.month, contributions: e.contributions, sealed: sealed{metadata: e.metadata}}
 		s, err := k.Row(e.month, e.contributions)
+		if errors.Is(err, memd.ErrMonthExpired) {
+			continue // It is about to leave.
+		}
 		if err != nil {
 			return err
 		}
@@ -353,11 +360,29 @@ func (r *resident) removeHidden() {
 
 // removeExpired takes out rows whose time is up.
 func (r *resident) removeExpired(now time.Time) {
+	r.removeWhere(func(e *entry) bool { return e.expired(now.UnixMicro()) })
+}
+
+// removeMonths takes out rows of months whose key is gone. It leaves no mark of it
+// for others to follow: all of them hear of the new keys.
+func (r *resident) removeMonths(k *shred.Keys) {
+	gone := map[memd.Month]bool{}
+	r.removeWhere(func(e *entry) bool {
+		expired, known := gone[e.month]
+		if !known {
+			expired = k.Expired(memd.ClassMemory, e.month)
+			gone[e.month] = expired
+		}
+		return expired
+	})
+}
+
+func (r *resident) removeWhere(goes func(*entry) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ids []uuid.UUID
 	for i := range r.entries {
-		if r.entries[i].expired(now.UnixMicro()) {
+		if goes(&r.entries[i]) {
 			ids = append(ids, r.entries[i].id)
 		}
 	}

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +28,7 @@ func (s *Service) reveal(ctx context.Context, k *shred.Keys, scopes []memd.Scope
 			return nil, err
 		}
 	}
-	out := make([]Hit, len(hits))
+	out := make([]Hit, 0, len(hits))
 	for i := range hits {
 		c := &hits[i]
 		e := &c.entry
@@ -36,6 +37,9 @@ func (s *Service) reveal(ctx context.Context, k *shred.Keys, scopes []memd.Scope
 			format: e.format, sealed: sealed{text: e.text, metadata: e.metadata},
 		}
 		opened, err := st.open(k, false)
+		if errors.Is(err, memd.ErrMonthExpired) {
+			continue // Its month expired since it was taken into memory.
+		}
 		if err != nil {
 			return nil, fmt.Errorf("opening a hit: %w", err)
 		}
@@ -50,7 +54,7 @@ func (s *Service) reveal(ctx context.Context, k *shred.Keys, scopes []memd.Scope
 		if vectors {
 			m.Vector = scaled(e.vector, e.norm)
 		}
-		out[i] = Hit{Memory: m, Score: max(-1, min(1, c.score))}
+		out = append(out, Hit{Memory: m, Score: max(-1, min(1, c.score))})
 	}
 	return out, nil
 }

@@ -29,6 +29,7 @@ FROM memd.memories m WHERE m.tenant_no = @tenant AND m.memory_id >= @from
           SELECT FROM memd.memory_contributions c
           WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id
             AND c.contributor_no = h.contributor_no AND h.contributor_session IN (0, c.contributor_session))))
+  AND NOT EXISTS (SELECT FROM memd.expired_months x WHERE x.tenant_no = m.tenant_no AND x.class = 1 AND x.month = m.month)
 ORDER BY m.memory_id LIMIT @limit`
 
 // Sample opens live rows of a tenant, picked at random, with k alone. A row

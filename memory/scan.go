@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -165,6 +166,9 @@ func (c *scanner) row(m *fetched) error {
 	}
 	e := entryOf(m)
 	s, err := c.k.Row(m.month, m.contributions)
+	if errors.Is(err, memd.ErrMonthExpired) {
+		return nil // It is yet to be deleted.
+	}
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func (s *Service) again(ctx context.Context, t Tenant, fn func(k *shred.Keys) ([
 		refs, err = fn(k)
 		// A key that is gone is that of a number from an earlier life, unless it
 		// is gone for the numbers of now as well.
-		if !errors.Is(err, memd.ErrStale) && !errors.Is(err, memd.ErrShredded) {
+		if !errors.Is(err, memd.ErrStale) && !errors.Is(err, memd.ErrShredded) || errors.Is(err, memd.ErrMonthExpired) {
 			return err
 		}
 		for _, r := range refs {

@@ -123,10 +123,11 @@ GRANT SELECT ON memd.fence_states TO memd_app, memd_worker;
 
 -- Permanent marks. kind 1: a session (ref = its keyed digest). kind 2: a session's
 -- content (ref as before): its memories stay and may grow. kind 3: a memory
--- (ref = its id): versions up to through_version are dead.
+-- (ref = its id): versions up to through_version are dead. kind 4: a month of a
+-- class (ref = memd.month_ref): retention has expired it.
 CREATE TABLE memd.tombstones (
   tenant_no       bigint      NOT NULL,
-  kind            smallint    NOT NULL CHECK (kind IN (1, 2, 3)),
+  kind            smallint    NOT NULL CHECK (kind BETWEEN 1 AND 4),
   ref             bytea       NOT NULL,
   owner_no        bigint,
   through_version bigint,
@@ -149,6 +150,16 @@ CREATE VIEW memd.dead_memories AS
   SELECT tenant_no, ref FROM memd.tombstones WHERE kind = 3 AND through_version = 9223372036854775807;
 GRANT SELECT ON memd.deleted_memories, memd.dead_memories TO memd_app, memd_worker;
 
+-- Months that retention has expired, by class: 0 what sessions hold, 1 what
+-- memory holds. month_ref is how a tombstone names one.
+CREATE FUNCTION memd.month_ref(p_class smallint, p_month integer) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT pg_catalog.int2send(p_class) || pg_catalog.int4send(p_month)
+$$;
+CREATE VIEW memd.expired_months AS
+  SELECT tenant_no, get_byte(ref, 1)::smallint AS class, ('x' || encode(substr(ref, 3), 'hex'))::bit(32)::integer AS month, request_id
+  FROM memd.tombstones WHERE kind = 4;
+GRANT SELECT ON memd.expired_months TO memd_app, memd_worker;
+
 -- Which contributor's rows a scope hides, from the moment a fence is up. By
 -- number, and for good: a number never comes back. contributor_session 0 means
 -- every session of the contributor.
@@ -170,6 +181,6 @@ CREATE VIEW memd.hidden_contributions AS
 GRANT SELECT ON memd.hidden_contributions TO memd_app, memd_worker;
 
 -- +goose Down
-DROP VIEW memd.hidden_contributions, memd.dead_memories, memd.deleted_memories, memd.fence_states, memd.live_subjects;
+DROP VIEW memd.hidden_contributions, memd.expired_months, memd.dead_memories, memd.deleted_memories, memd.fence_states, memd.live_subjects;
 DROP TABLE memd.hides, memd.tombstones, memd.fences, memd.sessions, memd.subject_counters, memd.subjects;
-DROP FUNCTION memd.next_session_nos(bigint, bigint, bigint), memd.next_subject_no(bigint);
+DROP FUNCTION memd.month_ref(smallint, integer), memd.next_session_nos(bigint, bigint, bigint), memd.next_subject_no(bigint);

@@ -36,6 +36,7 @@ ALTER TABLE memd.memories
 CREATE INDEX memories_scope ON memd.memories (tenant_no, owner_no, changed_xid);
 CREATE INDEX memories_list ON memd.memories (tenant_no, owner_no, created_at, memory_id);
 CREATE INDEX memories_contributor ON memd.memories (tenant_no, contributor_no, contributor_session, month);
+CREATE INDEX memories_month ON memd.memories (tenant_no, month);
 -- Not by tenant: the sweep goes through all of them at once.
 CREATE INDEX memories_expiry ON memd.memories (expires_at) WHERE expires_at IS NOT NULL;
 

@@ -17,6 +17,13 @@ CREATE FUNCTION memd.lock_lo(p_ref bytea) RETURNS integer LANGUAGE sql IMMUTABLE
   SELECT (get_byte(p_ref, 4) << 24) | (get_byte(p_ref, 5) << 16) | (get_byte(p_ref, 6) << 8) | get_byte(p_ref, 7)
 $$;
 
+-- month_gone says whether retention has expired a month of a class. Like refusals
+-- it becomes part of the query that calls it.
+CREATE FUNCTION memd.month_gone(p_tenant bigint, p_class smallint, p_month integer) RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT EXISTS (SELECT FROM memd.tombstones d
+                 WHERE d.tenant_no = p_tenant AND d.kind = 4 AND d.ref = memd.month_ref(p_class, p_month))
+$$;
+
 -- try_lock takes one user's lock, shared, if that can be done without waiting.
 CREATE FUNCTION memd.try_lock(p_hi integer, p_lo integer) RETURNS boolean LANGUAGE sql VOLATILE AS $$
   SELECT pg_catalog.pg_try_advisory_xact_lock_shared(p_hi, p_lo)
@@ -203,8 +210,12 @@ BEGIN
     SELECT v.code INTO code FROM memd.refusals(t, s, x, m) v;
   END IF;
   IF code IS NULL THEN
-    SELECT 'MD003' INTO code FROM new_rows n JOIN memd.tombstones d
-      ON d.tenant_no = n.tenant_no AND d.kind = 3 AND d.ref = uuid_send(n.memory_id) AND d.through_version >= n.version;
+    SELECT v.code INTO code FROM (
+      SELECT 'MD003' AS code FROM new_rows n JOIN memd.tombstones d
+        ON d.tenant_no = n.tenant_no AND d.kind = 3 AND d.ref = uuid_send(n.memory_id) AND d.through_version >= n.version
+      UNION ALL SELECT 'MD010' FROM (SELECT DISTINCT n.tenant_no, n.month FROM new_rows n) n
+        WHERE memd.month_gone(n.tenant_no, 1::smallint, n.month)
+    ) v LIMIT 1;
   END IF;
   IF code IS NOT NULL THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = code;
@@ -234,6 +245,10 @@ BEGIN
     RAISE EXCEPTION 'a row is not as rows must be' USING ERRCODE = '23514';
   END IF;
   PERFORM memd.guard(t, s, x, m);
+  IF EXISTS (SELECT FROM (SELECT n.tenant_no, n.month FROM new_rows n UNION SELECT o.tenant_no, o.month FROM old_rows o) u
+             WHERE memd.month_gone(u.tenant_no, 1::smallint, u.month)) THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
+  END IF;
   -- What an update replaced must not come back with a restore.
   INSERT INTO memd.tombstones AS d (tenant_no, kind, ref, owner_no, through_version, changed_xid, recorded_at)
   SELECT o.tenant_no, 3, uuid_send(o.memory_id), o.owner_no, o.version, pg_current_xact_id()::text::bigint, now()
@@ -360,8 +375,9 @@ BEGIN
   RETURN NEW;
 END $$;
 -- A delete leaves a tombstone, whoever deletes. Rows that an erasure deletes
--- are covered by its hides already; what the sweep deletes was never returned any
--- more, and leaves none, or every row that expires would leave one for ever.
+-- are covered by its hides already, and those of a month that has expired by the
+-- month's; what the sweep deletes was never returned any more, and leaves none, or
+-- every row that expires would leave one for ever.
 CREATE FUNCTION memd.bury_memories() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -369,6 +385,7 @@ BEGIN
   SELECT o.tenant_no, 3, uuid_send(o.memory_id), o.owner_no, 9223372036854775807, pg_current_xact_id()::text::bigint, now()
   FROM old_rows o
   WHERE (o.expires_at IS NULL OR o.expires_at > now() OR coalesce(current_setting('memd.sweep', true), '') <> 'on')
+    AND NOT memd.month_gone(o.tenant_no, 1::smallint, o.month)
     AND NOT EXISTS (SELECT FROM memd.hides h
                     WHERE h.tenant_no = o.tenant_no AND h.owner_no = o.owner_no
                       AND h.contributor_no IN (o.contributor_no, o.owner_no)

@@ -1,7 +1,8 @@
 -- +goose Up
 
 -- A request to forget, by keyed digest. kind 1: a user; 2: a session and what
--- memory took from it; 3: a session's content alone; 4: the tenant. state 1
+-- memory took from it; 3: a session's content alone; 4: the tenant; 5: a month of
+-- one class, 0 what sessions hold or 1 what memory holds. state 1
 -- accepted, 2 running, 3 done (gone, verified, its keys destroyed or asked to
 -- be), 4 final (swept again and verified again). What names somebody is sealed
 -- under the job's own leaf of the key tree, and goes at the end.
@@ -9,10 +10,12 @@ CREATE TABLE memd.erasures (
   tenant_no         bigint      NOT NULL,
   request_id        uuid        NOT NULL,
   job_no            bigint      NOT NULL CHECK (job_no > 0),
-  kind              smallint    NOT NULL CHECK (kind BETWEEN 1 AND 4),
+  kind              smallint    NOT NULL CHECK (kind BETWEEN 1 AND 5),
   app               text        NOT NULL,
   user_ref          bytea       CHECK (octet_length(user_ref) = 32),
   session_ref       bytea       CHECK (octet_length(session_ref) = 32),
+  class             smallint    CHECK (class IN (0, 1)),
+  month             integer     CHECK (month > 0),
   sealed_user_id    bytea,
   sealed_session_id bytea,
   sealed_probes     bytea,
@@ -31,15 +34,16 @@ CREATE TABLE memd.erasures (
   failed_at         timestamptz,
   failure           text        NOT NULL DEFAULT '' CHECK (failure ~ '^[a-z_]{0,40}$'),
   PRIMARY KEY (tenant_no, request_id),
-  CHECK ((kind = 4) = (user_ref IS NULL)),
-  CHECK ((kind IN (2, 3)) = (session_ref IS NOT NULL))
+  CHECK ((kind IN (4, 5)) = (user_ref IS NULL)),
+  CHECK ((kind IN (2, 3)) = (session_ref IS NOT NULL)),
+  CHECK ((kind = 5) = (class IS NOT NULL) AND (kind = 5) = (month IS NOT NULL))
 );
 CREATE UNIQUE INDEX erasures_job ON memd.erasures (tenant_no, job_no);
 CREATE INDEX erasures_open ON memd.erasures (accepted_at) WHERE state < 4;
 CREATE INDEX erasures_list ON memd.erasures (tenant_no, accepted_at, request_id);
 GRANT SELECT ON memd.erasures TO memd_app;
 -- By column: the application can accept, and cannot say that it is done.
-GRANT INSERT (tenant_no, request_id, job_no, kind, app, user_ref, session_ref, sealed_user_id, sealed_session_id,
+GRANT INSERT (tenant_no, request_id, job_no, kind, app, user_ref, session_ref, class, month, sealed_user_id, sealed_session_id,
               commitment, sealed_salt, requested_by, accepted_at, due_at) ON memd.erasures TO memd_app;
 GRANT SELECT, INSERT, UPDATE ON memd.erasures TO memd_worker;
 
@@ -201,7 +205,8 @@ BEGIN
   RETURN NULL;
 END $$;
 -- What is accepted holds from then on, whether or not a worker is there: the
--- user is fenced, the session dead, the tenant past the point of no return. The
+-- user is fenced, the session dead, the tenant past the point of no return, the
+-- month closed to writers. The
 -- worker drains the writers and goes on from there. A fence that another request
 -- holds stays that one's. Under a legal hold nothing is fenced: the request waits
 -- as it was accepted, and the worker fences when the hold is released. The
@@ -233,6 +238,10 @@ BEGIN
     ON CONFLICT DO NOTHING;
   WHEN 4 THEN
     PERFORM memd.begin_purge(NEW.tenant_no, NEW.request_id, NEW.accepted_at);
+  WHEN 5 THEN
+    INSERT INTO memd.tombstones (tenant_no, kind, ref, changed_xid, request_id, recorded_at)
+    VALUES (NEW.tenant_no, 4, memd.month_ref(NEW.class, NEW.month), pg_current_xact_id()::text::bigint, NEW.request_id, NEW.accepted_at)
+    ON CONFLICT DO NOTHING;
   END CASE;
   RETURN NULL;
 END $$;

@@ -26,6 +26,8 @@ CREATE TABLE memd.session_heads (
   PRIMARY KEY (tenant_no, subject_no, session_no)
 ) WITH (fillfactor = 70); -- every append updates a head, in place
 CREATE INDEX session_heads_app ON memd.session_heads (tenant_no, app, created_at, subject_no, session_no);
+-- Whose sessions a month has: a month that nobody has any more drops its partition.
+CREATE INDEX session_heads_month ON memd.session_heads (month, tenant_no);
 
 -- Events, sealed whole. By the session's month, so that expiring one drops a
 -- partition; with the month in both keys an event id is still unique within its
@@ -82,6 +84,7 @@ CREATE TABLE memd.app_state (
   PRIMARY KEY (tenant_no, app_no, key_digest)
 );
 CREATE INDEX app_state_contributor ON memd.app_state (tenant_no, contributor_no) WHERE contributor_no IS NOT NULL;
+CREATE INDEX session_state_month ON memd.session_state (month, tenant_no);
 ALTER TABLE memd.session_state ALTER COLUMN sealed SET STORAGE EXTERNAL;
 ALTER TABLE memd.user_state ALTER COLUMN sealed SET STORAGE EXTERNAL;
 ALTER TABLE memd.app_state ALTER COLUMN sealed SET STORAGE EXTERNAL;
@@ -263,6 +266,9 @@ CREATE FUNCTION memd.create_session(p_tenant bigint, p_subject bigint, p_session
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM memd.enter_content(p_tenant, p_subject, p_session, p_app, p_now);
+  IF memd.month_gone(p_tenant, 0::smallint, memd.month_of(p_now)) THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
+  END IF;
   INSERT INTO memd.session_heads (tenant_no, subject_no, session_no, user_ref, session_ref, app, month, created_at, updated_at)
   SELECT s.tenant_no, s.subject_no, x.session_no, s.user_ref, x.session_ref, s.app, memd.month_of(p_now), p_now, p_now
   FROM memd.subjects s JOIN memd.sessions x ON x.tenant_no = s.tenant_no AND x.subject_no = s.subject_no
@@ -309,6 +315,9 @@ BEGIN
   WHERE h.tenant_no = p_tenant AND h.subject_no = p_subject AND h.session_no = p_session FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'no such session' USING ERRCODE = 'MD020';
+  END IF;
+  IF memd.month_gone(p_tenant, 0::smallint, the_month) THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   IF p_seen < before THEN
     SELECT count(*) INTO added FROM memd.session_events e
@@ -390,6 +399,7 @@ BEGIN
       AND NOT EXISTS (SELECT FROM memd.fences f WHERE f.tenant_no = p_tenant AND f.user_ref = p_ref
                         AND (f.state IN (1, 2) OR p_source IS NULL OR f.erased_before > p_source))
       AND NOT EXISTS (SELECT FROM memd.tombstones d WHERE d.tenant_no = p_tenant AND d.kind IN (1, 2) AND d.ref = p_session_ref)
+      AND NOT memd.month_gone(p_tenant, 0::smallint, h.month)
     RETURNING h.month, h.next_seq - 1 INTO the_month, place;
     IF FOUND THEN
       INSERT INTO memd.session_events (tenant_no, subject_no, session_no, month, seq, event_digest, source_time, appended_at, sealed)

@@ -2,7 +2,8 @@
 
 -- A name under which versions of an artifact are kept: a session's, or, with
 -- the own scope as its session, the user's. The name is sealed, and looked up
--- by a digest under the owner's own key.
+-- by a digest under the owner's own key. A session's name is sealed with a month, as
+-- its versions are; the user's own have none, in which column soever they name one.
 CREATE TABLE memd.artifacts (
   tenant_no    bigint      NOT NULL,
   subject_no   bigint      NOT NULL,
@@ -11,12 +12,14 @@ CREATE TABLE memd.artifacts (
   name_digest  bytea       NOT NULL CHECK (octet_length(name_digest) = 16),
   sealed_name  bytea       NOT NULL,
   last_version bigint      NOT NULL DEFAULT 0 CHECK (last_version >= 0),
+  month        integer     NOT NULL CHECK (month > 0),
   -- Of the save that made the name.
   source_time  timestamptz,
   created_at   timestamptz NOT NULL,
   PRIMARY KEY (tenant_no, subject_no, session_no, artifact_id)
 );
 CREATE UNIQUE INDEX artifacts_name ON memd.artifacts (tenant_no, subject_no, session_no, name_digest);
+CREATE INDEX artifacts_month ON memd.artifacts (month, tenant_no) WHERE session_no <> 1099511627777;
 
 -- One save. Its chunks arrive in transactions of their own; the last one gives
 -- it its artifact, its number and its sealed description, all at once, and only
@@ -43,6 +46,7 @@ CREATE TABLE memd.artifact_versions (
 );
 CREATE UNIQUE INDEX artifact_versions_number
   ON memd.artifact_versions (tenant_no, subject_no, session_no, artifact_id, version);
+CREATE INDEX artifact_versions_month ON memd.artifact_versions (month, tenant_no) WHERE session_no <> 1099511627777;
 -- Not by tenant: the sweep goes through all of them at once.
 CREATE INDEX artifact_versions_unfinished ON memd.artifact_versions (touched_at) WHERE version IS NULL;
 
@@ -65,7 +69,7 @@ ALTER TABLE memd.artifact_versions ALTER COLUMN sealed_info SET STORAGE EXTERNAL
 -- By column: nothing moves to another owner, and nothing becomes a version by
 -- an INSERT. A chunk never changes.
 GRANT SELECT, DELETE ON memd.artifacts, memd.artifact_versions, memd.artifact_chunks TO memd_app, memd_worker;
-GRANT INSERT (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, source_time, created_at)
+GRANT INSERT (tenant_no, subject_no, session_no, artifact_id, name_digest, sealed_name, month, source_time, created_at)
   ON memd.artifacts TO memd_app;
 GRANT UPDATE (last_version) ON memd.artifacts TO memd_app;
 GRANT INSERT (tenant_no, subject_no, session_no, version_id, month, source_time, created_at, touched_at)
@@ -103,6 +107,9 @@ BEGIN
   IF t IS NOT NULL THEN
     PERFORM memd.guard_content(t, s, x, m);
   END IF;
+  IF EXISTS (SELECT FROM new_rows n WHERE n.session_no <> 1099511627777 AND memd.month_gone(n.tenant_no, 0::smallint, n.month)) THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
+  END IF;
   RETURN NULL;
 END $$;
 CREATE FUNCTION memd.guard_artifacts_update() RETURNS trigger
@@ -116,6 +123,9 @@ BEGIN
   ) v;
   IF t IS NOT NULL THEN
     PERFORM memd.guard_content(t, s, x, m);
+  END IF;
+  IF EXISTS (SELECT FROM new_rows n WHERE n.session_no <> 1099511627777 AND memd.month_gone(n.tenant_no, 0::smallint, n.month)) THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   RETURN NULL;
 END $$;
@@ -137,6 +147,11 @@ BEGIN
   END IF;
   IF saves > 0 THEN
     PERFORM memd.guard_content(t, s, x, m);
+  END IF;
+  IF EXISTS (SELECT FROM (SELECT DISTINCT n.tenant_no, n.session_no, r.month FROM new_rows n JOIN memd.artifact_versions r
+      ON r.tenant_no = n.tenant_no AND r.subject_no = n.subject_no AND r.session_no = n.session_no AND r.version_id = n.version_id) n
+    WHERE n.session_no <> 1099511627777 AND memd.month_gone(n.tenant_no, 0::smallint, n.month)) THEN
+    RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   RETURN NULL;
 END $$;

@@ -53,7 +53,7 @@ BEGIN
   UPDATE memd_jobs.river_job j SET state = 'available', scheduled_at = now()
   FROM memd.erasures e
   WHERE e.tenant_no = NEW.tenant_no AND e.state < 4
-    AND (NEW.kind = 4 OR e.kind = 4 OR e.user_ref = NEW.user_ref)
+    AND (NEW.kind = 4 OR e.kind IN (4, 5) OR e.user_ref = NEW.user_ref)
     AND j.unique_key = memd.job_key(e.tenant_no, e.job_no) AND j.unique_states IS NOT NULL
     AND memd_jobs.river_job_state_in_bitmask(j.unique_states, j.state)
     AND j.state IN ('scheduled', 'retryable', 'available') AND (e.state < 3 OR e.sweep_at <= now());

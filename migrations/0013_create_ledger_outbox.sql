@@ -150,6 +150,9 @@ BEGIN
       DELETE FROM memd.memories m
       WHERE m.tenant_no = d.tenant_no AND m.memory_id = encode(d.ref, 'hex')::uuid AND m.version <= d.through_version;
       GET DIAGNOSTICS n = ROW_COUNT;
+    ELSIF d.kind = 4 THEN
+      SELECT sum(memd.delete_month(d.tenant_no, x.class, x.month)) INTO n
+      FROM memd.expired_months x WHERE x.tenant_no = d.tenant_no AND memd.month_ref(x.class, x.month) = d.ref;
     END IF;
   WHEN 2 THEN
     PERFORM memd.replay_row('memd.fences', 'tenant_no, user_ref', p_fact);

@@ -84,7 +84,7 @@ func (s *Service) Append(ctx context.Context, t Tenant, id ID, events []Event, s
 		})
 		switch {
 		case noPartition(err):
-			return memd.ErrMonthExpired
+			return s.Pool.With(ctx, func(db pg.DB) error { return s.remakeMonth(ctx, db, k, id) })
 		case (errors.Is(err, memd.ErrNotFound) || errors.Is(err, memd.ErrShredded)) && !missed:
 			// The number may have been cached from an earlier life of the user.
 			missed = true
@@ -109,7 +109,22 @@ func (s *Service) Append(ctx context.Context, t Tenant, id ID, events []Event, s
 	return out, nil
 }
 
-// noPartition: the month's partition is gone, and the month with it.
+// remakeMonth makes a month's partition again, which went when nobody had anything
+// in it: a session that was empty then, or is new, is of that month all the same. Of
+// a tenant whose month has expired the guard says so. It returns memd.ErrStale.
+func (s *Service) remakeMonth(ctx context.Context, db pg.DB, k *shred.Keys, id ID) error {
+	by, err := s.resolve(ctx, db, k, id)
+	if err != nil {
+		return err
+	}
+	s.partitions.Delete(by.month)
+	if err := s.ensureMonth(ctx, db, by.month); err != nil {
+		return err
+	}
+	return fmt.Errorf("making a month's partition again: %w", memd.ErrStale)
+}
+
+// noPartition: there is no partition of the month.
 func noPartition(err error) bool {
 	var e *pg.Error
 	return errors.As(err, &e) && e.Code == "23514" && e.Routine == "ExecFindPartition"
@@ -167,7 +182,8 @@ func (s *Service) resolve(ctx context.Context, db pg.DB, k *shred.Keys, id ID) (
 		return nil, memd.ErrNotFound
 	}
 	key := monthKey{k.Tenant(), by.of}
-	if by.month, ok = s.months.Get(key); !ok {
+	// One that expired is asked for again: the session may have been made anew.
+	if by.month, ok = s.months.Get(key); !ok || k.Expired(memd.ClassContent, by.month) {
 		err := db.QueryRow(ctx, sqlMonth, pg.Args{"tenant": k.Tenant(), "subject": by.of.Subject, "session": by.of.Session}).Scan(&by.month)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil, memd.ErrNotFound

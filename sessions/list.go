@@ -22,13 +22,13 @@ const sqlReadable = `
 // By the heads' key, whose numbers rise: another index that begins like it would
 // be taken for it.
 const sqlListUser = `
-SELECT h.subject_no, h.session_no, h.created_at, h.updated_at, h.events
+SELECT h.subject_no, h.session_no, h.month, h.created_at, h.updated_at, h.events
 FROM memd.readable_subjects s JOIN memd.session_heads h ON h.tenant_no = s.tenant_no AND h.subject_no = s.subject_no
 WHERE s.tenant_no = @tenant AND s.user_ref = @ref` + sqlReadable + `
   AND h.session_no > @after_session ORDER BY h.session_no LIMIT @limit`
 
 const sqlListApp = `
-SELECT h.subject_no, h.session_no, h.created_at, h.updated_at, h.events
+SELECT h.subject_no, h.session_no, h.month, h.created_at, h.updated_at, h.events
 FROM memd.session_heads h WHERE h.tenant_no = @tenant AND h.app = @app` + sqlReadable + `
   AND (h.created_at, h.subject_no, h.session_no) > (@after_time::timestamptz, @after_subject::bigint, @after_session::bigint)
 ORDER BY h.created_at, h.subject_no, h.session_no LIMIT @limit`
@@ -77,6 +77,7 @@ func (s *Service) List(ctx context.Context, t Tenant, app, user string, size int
 
 type listed struct {
 	Subject, Session memd.Number
+	Month            memd.Month
 	Created, Updated time.Time
 	Events           int64
 }
@@ -118,7 +119,8 @@ func (s *Service) list(ctx context.Context, db pg.DB, k *shred.Keys, app, user s
 	return out, err
 }
 
-// named gives sessions their ids. Whoever was erased since is left out.
+// named gives sessions their ids. Whoever was erased since is left out, and so are
+// sessions whose month has expired and that are yet to be deleted.
 func (s *Service) named(ctx context.Context, db pg.DB, k *shred.Keys, app, user string, found []listed) ([]Session, error) {
 	sessions, subjects := make([]memd.Contribution, len(found)), make([]memd.Number, len(found))
 	for i, l := range found {
@@ -141,7 +143,7 @@ func (s *Service) named(ctx context.Context, db pg.DB, k *shred.Keys, app, user 
 		if user == "" {
 			whose = users[l.Subject].UserID
 		}
-		if !ok || whose == "" {
+		if !ok || whose == "" || k.Expired(memd.ClassContent, l.Month) {
 			continue
 		}
 		out = append(out, Session{

@@ -28,6 +28,7 @@ FROM memd.session_heads h JOIN memd.session_events e
 WHERE h.tenant_no = @tenant AND h.subject_no BETWEEN @from AND @to
   AND EXISTS (SELECT FROM memd.readable_sessions r
               WHERE r.tenant_no = h.tenant_no AND r.subject_no = h.subject_no AND r.session_no = h.session_no)
+  AND NOT EXISTS (SELECT FROM memd.expired_months x WHERE x.tenant_no = h.tenant_no AND x.class = 0 AND x.month = h.month)
 ORDER BY h.subject_no, h.session_no LIMIT @limit`
 
 // Sample opens live events of a tenant, from a user picked at random on, with k

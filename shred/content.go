@@ -13,11 +13,18 @@ const (
 	purposeState   = "memd/state/v1"
 )
 
-// Content returns the Sealer of a session's content, or, with the own scope as
-// session, of a subject's own. It needs the session's leaf of class content and
-// the month's: erasing the session, or expiring the month, makes the content
-// unreadable, and neither touches what memory took from it.
+// Content returns the Sealer of a session's content. It needs the session's leaf
+// of class content and the month's: erasing the session, or expiring the month,
+// makes the content unreadable, and neither touches what memory took from it. With
+// the own scope as session it is of what is a subject's and of no conversation, and
+// has no month, whichever is given.
 func (k *Keys) Content(m memd.Month, subject, session memd.Number) (*Sealer, error) {
+	if session == memd.OwnScope {
+		id := sealerID{purpose: purposeContent, subject: subject, session: session}
+		return k.sealer(id, func() ([]byte, error) {
+			return k.joined(leafID{branch: leafContent, subject: subject, session: session})
+		})
+	}
 	if m < 1 {
 		return nil, &memd.InvalidError{Field: "month", Problem: "must be given"}
 	}

@@ -79,8 +79,15 @@ func TestKeys_ContentGoesWithItsClass(t *testing.T) {
 		t.Error("the memories went with the content")
 	}
 	expired := keysOf(t, next(t, newTree(t), shred.MonthPath(memd.ClassContent, 5)))
-	if _, err := expired.Content(5, c.Subject, c.Session); !errors.Is(err, memd.ErrShredded) {
+	if _, err := expired.Content(5, c.Subject, c.Session); !errors.Is(err, memd.ErrShredded) || !errors.Is(err, memd.ErrMonthExpired) {
 		t.Errorf("content after its month expired: %v", err)
+	}
+	if !expired.Expired(memd.ClassContent, 5) || expired.Expired(memd.ClassContent, 6) || expired.Expired(memd.ClassMemory, 5) {
+		t.Error("another month, or class, is said to have expired")
+	}
+	own := memd.Contribution{Subject: c.Subject, Session: memd.OwnScope}
+	if !opens(t, content(t, before, 0, own), content(t, expired, 5, own)) {
+		t.Error("what is of no conversation went with a month")
 	}
 	if !opens(t, content(t, before, 6, c), content(t, expired, 6, c)) {
 		t.Error("another month went along")

@@ -4,6 +4,7 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -47,8 +48,8 @@ const (
 // Keys gives the keys of one tenant at one epoch. It is safe for concurrent
 // use.
 //
-// Errors: memd.ErrShredded when a leaf that the key needs was punctured,
-// memd.ErrStale after Drop, memd.ErrInvalid for numbers that are none.
+// Errors: memd.ErrShredded when a leaf that the key needs was punctured, which is
+// also a memd.ErrMonthExpired when it is a month's; memd.ErrStale after Drop, memd.ErrInvalid for numbers that are none.
 type Keys struct {
 	tenant memd.TenantNo
 	epoch  int64
@@ -185,6 +186,19 @@ func (k *Keys) Row(m memd.Month, cs []memd.Contribution) (*Sealer, error) {
 	})
 }
 
+// Expired reports whether a month's key is gone: with it whatever is of the month,
+// whoever's it is.
+func (k *Keys) Expired(c memd.Class, m memd.Month) bool {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	id := leafID{branch: leafMonth, month: m}
+	if c == memd.ClassContent {
+		id.branch = leafContentMonth
+	}
+	_, err := k.leaf(id)
+	return errors.Is(err, memd.ErrMonthExpired)
+}
+
 // Subject returns the Sealer of a subject's directory columns. It needs the
 // subject's own scope and no month: the directory outlives every month.
 func (k *Keys) Subject(s memd.Number) (*Sealer, error) {
@@ -293,6 +307,9 @@ func (k *Keys) leaf(id leafID) (Key, error) {
 	k.cacheMu.Unlock()
 	key, err := k.tree.Derive(id.path())
 	if err != nil {
+		if (id.branch == leafMonth || id.branch == leafContentMonth) && errors.Is(err, memd.ErrShredded) {
+			err = fmt.Errorf("%w: %w", memd.ErrMonthExpired, err)
+		}
 		return Key{}, err
 	}
 	cached := key

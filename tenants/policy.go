@@ -18,6 +18,8 @@ const (
 	// MaxIngestionDelay bounds how long an erasure stays open for its second
 	// sweep, and so stays below the month in which it is due.
 	MaxIngestionDelay = 30 * 24 * time.Hour
+	// MaxRetention bounds how many months can be kept, unless all are.
+	MaxRetention = 1200
 	// MinLexicalDimension is the lexical embedder's own limit: below it, too many
 	// words share a component.
 	MinLexicalDimension = 64
@@ -76,6 +78,37 @@ type Policy struct {
 	IngestionDelay time.Duration
 	// LiftFence is when an erased user may return.
 	LiftFence LiftMode
+	// Sessions and Memories say for how long what sessions hold is kept, and what
+	// memory holds.
+	Sessions, Memories Retention
+}
+
+// Retention says for how long a class of data is kept.
+type Retention struct {
+	// Months is how many calendar months (UTC) are kept, the current one included;
+	// 0 keeps all.
+	Months int
+	// NotBefore is the floor: nothing of the class expires before it, whatever
+	// Months says. Zero is no floor. UTC, to the second.
+	NotBefore time.Time
+}
+
+// Cutoff returns the newest month that may expire now, or 0 if none may for the
+// number of months and the floor. Holds are not asked.
+func (r Retention) Cutoff(now time.Time) memd.Month {
+	m, err := memd.MonthOf(now)
+	if err != nil || r.Months == 0 || now.Before(r.NotBefore) {
+		return 0
+	}
+	return max(0, m-memd.Month(r.Months))
+}
+
+// Retention returns what is decided for a class.
+func (p Policy) Retention(c memd.Class) Retention {
+	if c == memd.ClassContent {
+		return p.Sessions
+	}
+	return p.Memories
 }
 
 // DefaultPolicy is what a tenant has that decides nothing.
@@ -100,6 +133,9 @@ type Change struct {
 	Index          *IndexMode
 	IngestionDelay *time.Duration
 	LiftFence      *LiftMode
+	// Of Sessions and Memories.
+	SessionMonths, MemoryMonths       *int
+	SessionNotBefore, MemoryNotBefore *time.Time
 }
 
 // Apply returns p with the decisions of c.
@@ -111,6 +147,15 @@ func (c Change) Apply(p Policy) Policy {
 	set(&p.Index, c.Index)
 	set(&p.IngestionDelay, c.IngestionDelay)
 	set(&p.LiftFence, c.LiftFence)
+	set(&p.Sessions.Months, c.SessionMonths)
+	set(&p.Memories.Months, c.MemoryMonths)
+	set(&p.Sessions.NotBefore, c.SessionNotBefore)
+	set(&p.Memories.NotBefore, c.MemoryNotBefore)
+	for _, r := range []*Retention{&p.Sessions, &p.Memories} {
+		if !r.NotBefore.IsZero() {
+			r.NotBefore = r.NotBefore.UTC().Truncate(time.Second)
+		}
+	}
 	return p
 }
 
@@ -142,6 +187,14 @@ func (p Policy) Validate() error {
 		return invalid("policy.ingestion_delay", "must be from 0 to 30 days")
 	case p.LiftFence != LiftAfterErasure && p.LiftFence != LiftAfterSweep:
 		return invalid("policy.lift_fence", "must be after_erasure or after_sweep")
+	}
+	for field, r := range map[string]Retention{"policy.session_retention": p.Sessions, "policy.memory_retention": p.Memories} {
+		switch {
+		case r.Months < 0 || r.Months > MaxRetention:
+			return invalid(field+".months", fmt.Sprintf("must be from 0, which keeps all, to %d", MaxRetention))
+		case !r.NotBefore.IsZero() && (r.NotBefore.Year() < 1970 || r.NotBefore.Year() > 9999):
+			return invalid(field+".not_before", "must be in the years 1970 to 9999")
+		}
 	}
 	return nil
 }
@@ -214,29 +267,34 @@ func parse[E ~uint8](names []string, s, field string) (E, error) {
 
 // stored is the form in the database. Names and not numbers, so that a person
 // can read it; a key that this release does not know stays where it is.
+// memd.month_refusal reads those of retention.
 type stored struct {
-	Dimension      int    `json:"dimension"`
-	Embedder       string `json:"embedder"`
-	VectorFormat   string `json:"vector_format"`
-	DestroyDelay   string `json:"destroy_delay"`
-	Index          string `json:"index"`
-	IngestionDelay string `json:"ingestion_delay"`
-	LiftFence      string `json:"lift_fence"`
+	Dimension        int       `json:"dimension"`
+	Embedder         string    `json:"embedder"`
+	VectorFormat     string    `json:"vector_format"`
+	DestroyDelay     string    `json:"destroy_delay"`
+	Index            string    `json:"index"`
+	IngestionDelay   string    `json:"ingestion_delay"`
+	LiftFence        string    `json:"lift_fence"`
+	SessionMonths    int       `json:"session_months"`
+	SessionNotBefore time.Time `json:"session_not_before"`
+	MemoryMonths     int       `json:"memory_months"`
+	MemoryNotBefore  time.Time `json:"memory_not_before"`
+}
+
+func (p Policy) stored() stored {
+	return stored{
+		p.Dimension, p.Embedder, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(), p.LiftFence.String(),
+		p.Sessions.Months, p.Sessions.NotBefore, p.Memories.Months, p.Memories.NotBefore,
+	}
 }
 
 // MarshalJSON implements json.Marshaler.
-func (p Policy) MarshalJSON() ([]byte, error) {
-	return json.Marshal(stored{
-		p.Dimension, p.Embedder, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(), p.LiftFence.String(),
-	})
-}
+func (p Policy) MarshalJSON() ([]byte, error) { return json.Marshal(p.stored()) }
 
 // UnmarshalJSON implements json.Unmarshaler. What is missing has its default.
 func (p *Policy) UnmarshalJSON(data []byte) error {
-	d := DefaultPolicy()
-	s := stored{
-		d.Dimension, d.Embedder, d.VectorFormat.String(), d.DestroyDelay.String(), d.Index.String(), d.IngestionDelay.String(), d.LiftFence.String(),
-	}
+	s := DefaultPolicy().stored()
 	if err := json.Unmarshal(data, &s); err != nil {
 		return fmt.Errorf("%w: decoding a policy", memd.ErrCorrupt)
 	}
@@ -250,6 +308,9 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 			return fmt.Errorf("%w: decoding a policy: %v", memd.ErrCorrupt, err)
 		}
 	}
-	*p = Policy{s.Dimension, s.Embedder, format, destroy, index, ingestion, lift}
+	*p = Policy{
+		s.Dimension, s.Embedder, format, destroy, index, ingestion, lift,
+		Retention{s.SessionMonths, s.SessionNotBefore.UTC()}, Retention{s.MemoryMonths, s.MemoryNotBefore.UTC()},
+	}
 	return nil
 }

@@ -102,6 +102,10 @@ func List(ctx context.Context, db pg.DB, after string, limit int) ([]Tenant, err
 	return many(ctx, db, sqlSelectTenants, pg.Args{"after": after, "limit": limit})
 }
 
+// Whoever begins a step of an erasure shares the lock of holds: a month is expired
+// by the policy of then, or by the next.
+const sqlLockSteps = `SELECT pg_advisory_xact_lock(@lock)`
+
 const sqlLockPolicy = `SELECT policy FROM memd.tenants WHERE name = @name FOR UPDATE`
 
 // The operator || keeps what a newer release stored beside what this one knows.
@@ -112,8 +116,15 @@ UPDATE memd.tenants SET policy = policy || @policy::jsonb, updated_at = @now WHE
 // repeat. Dimension, embedder and destroy delay cannot change; ErrNotFound when
 // there is no such tenant.
 func SetPolicy(ctx context.Context, tx pgx.Tx, now time.Time, name string, c Change) (Tenant, error) {
+	t, err := Get(ctx, tx, name)
+	if err != nil {
+		return Tenant{}, err
+	}
+	if _, err := tx.Exec(ctx, sqlLockSteps, pg.Args{"lock": int64(pg.LockHolds.ForTenant(t.No))}); err != nil {
+		return Tenant{}, fmt.Errorf("waiting for steps to begin: %w", err)
+	}
 	var old Policy
-	err := tx.QueryRow(ctx, sqlLockPolicy, pg.Args{"name": name}).Scan(&old)
+	err = tx.QueryRow(ctx, sqlLockPolicy, pg.Args{"name": name}).Scan(&old)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Tenant{}, memd.ErrNotFound
 	}

@@ -20,6 +20,7 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_MEMORY_DELETED:         "The memory was deleted and stays so. Store the words under another event id.",
 	memdv1.Reason_REASON_SOURCE_TIME_REQUIRED:   "Say when the words were spoken with --source-time.",
 	memdv1.Reason_REASON_ERASED_BEFORE:          "The words are older than the user's erasure and stay forgotten.",
+	memdv1.Reason_REASON_MONTH_KEPT:             "The tenant's policy or a legal hold keeps it: see memd retention plan.",
 	memdv1.Reason_REASON_MONTH_EXPIRED:          "Retention has expired that month. Nothing can be stored in it.",
 	memdv1.Reason_REASON_SOURCE_GONE:            "Read the sources again, and derive again from those that are left.",
 	memdv1.Reason_REASON_STALE:                  "Nothing was written. Try again.",

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"forgettable.dev/memd"
+	"google.golang.org/protobuf/proto"
+
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 )
@@ -291,7 +293,27 @@ func (f *fakeServer) SetPolicy(ctx context.Context, req *memdv1.SetPolicyRequest
 	if l := req.GetPolicy().GetLiftFence(); l != memdv1.LiftFence_LIFT_FENCE_UNSPECIFIED {
 		resp.Tenant.Policy.LiftFence = l
 	}
+	if r := req.GetPolicy().GetSessionRetention(); r != nil {
+		proto.Merge(resp.Tenant.Policy, &memdv1.Policy{SessionRetention: r})
+	}
 	return &memdv1.SetPolicyResponse{Tenant: resp.GetTenant()}, nil
+}
+
+// expiries are a plan of three months.
+func expiries(state memdv1.ErasureState) []*memdv1.Expiry {
+	due := &memdv1.Expiry{DataClass: memdv1.DataClass_DATA_CLASS_SESSION, Month: "2026-09", Rows: 12, Bytes: 3456, RequestId: "9", State: state}
+	kept := func(month string, why memdv1.KeptReason) *memdv1.Expiry {
+		return &memdv1.Expiry{DataClass: memdv1.DataClass_DATA_CLASS_MEMORY, Month: month, Rows: 1, Bytes: 2, Kept: why}
+	}
+	return []*memdv1.Expiry{due, kept("2026-09", memdv1.KeptReason_KEPT_REASON_HELD), kept("2026-10", memdv1.KeptReason_KEPT_REASON_IN_WINDOW)}
+}
+
+func (f *fakeServer) PlanRetention(context.Context, *memdv1.PlanRetentionRequest) (*memdv1.PlanRetentionResponse, error) {
+	return &memdv1.PlanRetentionResponse{Expiries: expiries(0)}, nil
+}
+
+func (f *fakeServer) RunRetention(context.Context, *memdv1.RunRetentionRequest) (*memdv1.RunRetentionResponse, error) {
+	return &memdv1.RunRetentionResponse{Expiries: expiries(memdv1.ErasureState_ERASURE_STATE_DONE)}, nil
 }
 
 func (f *fakeServer) SuspendTenant(ctx context.Context, req *memdv1.SuspendTenantRequest) (*memdv1.SuspendTenantResponse, error) {

@@ -52,7 +52,9 @@ type cli struct {
 	Canary  canaryCmd  `cmd:"" group:"erasure" help:"Prove against a running service that forgetting works, with a user made for it."`
 	Receipt receiptCmd `cmd:"" group:"erasure" help:"Verify receipts of erasures, and export them with their public keys."`
 
-	Tenant tenantCmd `cmd:"" group:"admin" help:"Create and show tenants, and set their policies."`
+	Tenant    tenantCmd    `cmd:"" group:"admin" help:"Create and show tenants, and set their policies."`
+	Retention retentionCmd `cmd:"" group:"admin" help:"See and run what tenants' policies let expire, month by month."`
+
 	Target targetCmd `cmd:"" group:"admin" help:"Register, list, test and remove purge targets: stores outside memd that erasures must reach."`
 	APIKey apikeyCmd `cmd:"" name:"apikey" group:"admin" help:"Create, list and revoke API keys."`
 

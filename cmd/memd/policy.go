@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 )
@@ -19,6 +20,10 @@ type policyFlags struct {
 	Index          string         `enum:",auto,sealed" default:"" placeholder:"MODE" help:"Whether sketches of vectors may reach the database for very large scopes: auto or sealed (never)."`
 	DestroyDelay   *time.Duration `placeholder:"DURATION" help:"How long a destroyed key version can still be restored by an operator, 24h to 2880h. Fixed when the tenant is created."`
 	IngestionDelay *time.Duration `placeholder:"DURATION" help:"How late words may still arrive after they were spoken, 0 to 720h."`
+	SessionMonths  *int32         `placeholder:"N" help:"For how many calendar months conversations are kept, the current one included, with their state and artifacts; 0 for ever. A month that expires goes from every backup."`
+	SessionSince   *time.Time     `name:"session-not-before" placeholder:"TIME" help:"The floor: nothing of conversations expires before that time (RFC 3339). One that has passed takes it away."`
+	MemoryMonths   *int32         `placeholder:"N" help:"The same for memories, by their source time."`
+	MemorySince    *time.Time     `name:"memory-not-before" placeholder:"TIME" help:"The same floor for memories."`
 	LiftFence      string         `enum:",after-erasure,after-sweep" default:"" placeholder:"WHEN" help:"When a user who was erased may return: after-erasure, or after-sweep (when it was verified a second time, the ingestion delay later)."`
 }
 
@@ -49,7 +54,21 @@ func (f *policyFlags) policy() *memdv1.Policy {
 	if f.IngestionDelay != nil {
 		p.IngestionDelay = durationpb.New(*f.IngestionDelay)
 	}
+	p.SessionRetention = retention(f.SessionMonths, f.SessionSince)
+	p.MemoryRetention = retention(f.MemoryMonths, f.MemorySince)
 	return p
+}
+
+// retention is nil when nothing was given.
+func retention(months *int32, notBefore *time.Time) *memdv1.Retention {
+	if months == nil && notBefore == nil {
+		return nil
+	}
+	r := &memdv1.Retention{Months: months}
+	if notBefore != nil {
+		r.NotBefore = timestamppb.New(*notBefore)
+	}
+	return r
 }
 
 type tenantPolicyCmd struct {

@@ -124,7 +124,21 @@ func printTenant(con *console, x *memdv1.Tenant) error {
 	t.row("destroy delay", p.GetDestroyDelay().AsDuration().String())
 	t.row("ingestion delay", p.GetIngestionDelay().AsDuration().String())
 	t.row("lift fence", enumName(p.GetLiftFence(), "LIFT_FENCE_", true))
+	t.row("sessions are kept", keptFor(p.GetSessionRetention()))
+	t.row("memories are kept", keptFor(p.GetMemoryRetention()))
 	return t.close()
+}
+
+// keptFor says for how long a class is kept.
+func keptFor(r *memdv1.Retention) string {
+	kept := "for ever"
+	if r.GetMonths() > 0 {
+		kept = fmt.Sprintf("%d months", r.GetMonths())
+	}
+	if r.GetNotBefore() != nil {
+		kept += ", and until " + formatTime(r.GetNotBefore())
+	}
+	return kept
 }
 
 func tenantStateName(s memdv1.TenantState) string { return enumName(s, "TENANT_STATE_", true) }

@@ -74,7 +74,7 @@ UNION ALL SELECT 'user state', subject_no, 0, 0, 0, key_digest, NULL, NULL, 0, f
 FROM memd.user_state WHERE tenant_no = $1
 UNION ALL SELECT 'app state', app_no, 0, coalesce(contributor_no, 0), 0, key_digest, NULL, NULL, 0, false, sealed
 FROM memd.app_state WHERE tenant_no = $1
-UNION ALL SELECT 'file name', subject_no, session_no, 0, 0, NULL, artifact_id, NULL, 0, false, sealed_name
+UNION ALL SELECT 'file name', subject_no, session_no, 0, month, NULL, artifact_id, NULL, 0, false, sealed_name
 FROM memd.artifacts WHERE tenant_no = $1
 UNION ALL SELECT 'file', subject_no, session_no, 0, month, NULL, artifact_id, version_id, version, false, sealed_info
 FROM memd.artifact_versions WHERE tenant_no = $1
@@ -137,7 +137,7 @@ func (c *sealedContent) open(k *shred.Keys) ([]byte, error) {
 		s, err = k.State(of...)
 		aad = shred.AADAppState(t, c.of.Subject, c.writer, digest)
 	case "file name":
-		s, err = k.State(c.of)
+		s, err = k.Content(c.month, c.of.Subject, c.of.Session)
 		aad = shred.AADArtifactName(t, c.of, c.artifact)
 	case "file":
 		s, err = k.Content(c.month, c.of.Subject, c.of.Session)

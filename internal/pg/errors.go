@@ -97,6 +97,7 @@ var byState = map[string]error{
 	"MD020": memd.ErrNotFound,
 	"MD021": memd.ErrSessionChanged,
 	"MD022": memd.ErrStateFull,
+	"MD030": memd.ErrMonthKept,
 
 	"22021": errCharacter,                // character_not_in_repertoire
 	"40001": memd.ErrStale,               // serialization_failure

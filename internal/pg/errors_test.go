@@ -29,6 +29,7 @@ func TestClassify_MapsStates(t *testing.T) {
 		"MD006": memd.ErrStale,
 		"MD009": memd.ErrSourceGone,
 		"MD010": memd.ErrMonthExpired,
+		"MD030": memd.ErrMonthKept,
 		"MD011": memd.ErrInvalid,
 		"MD012": memd.ErrSourceTimeRequired,
 		"MD013": memd.ErrNotApproved,

@@ -28,6 +28,9 @@ func tenantToProto(t tenants.Tenant) *memdv1.Tenant {
 			Index:          memdv1.IndexMode(t.Policy.Index),
 			IngestionDelay: durationpb.New(t.Policy.IngestionDelay),
 			LiftFence:      memdv1.LiftFence(t.Policy.LiftFence),
+
+			SessionRetention: retentionToProto(t.Policy.Sessions),
+			MemoryRetention:  retentionToProto(t.Policy.Memories),
 		},
 		KeyEpoch:  t.Epoch,
 		CreatedAt: timestampToProto(t.CreatedAt),
@@ -59,7 +62,24 @@ func policyChange(p *memdv1.Policy) tenants.Change {
 	if p.GetLiftFence() != memdv1.LiftFence_LIFT_FENCE_UNSPECIFIED {
 		c.LiftFence = new(tenants.LiftMode(p.GetLiftFence()))
 	}
+	c.SessionMonths, c.SessionNotBefore = retentionFromProto(p.GetSessionRetention())
+	c.MemoryMonths, c.MemoryNotBefore = retentionFromProto(p.GetMemoryRetention())
 	return c
+}
+
+func retentionToProto(r tenants.Retention) *memdv1.Retention {
+	return &memdv1.Retention{Months: new(int32(r.Months)), NotBefore: timestampToProto(r.NotBefore)}
+}
+
+// retentionFromProto takes what is set.
+func retentionFromProto(r *memdv1.Retention) (months *int, notBefore *time.Time) {
+	if r != nil && r.Months != nil {
+		months = new(int(r.GetMonths()))
+	}
+	if r.GetNotBefore() != nil {
+		notBefore = new(r.GetNotBefore().AsTime())
+	}
+	return months, notBefore
 }
 
 func keyToProto(k auth.Key, tenant string) *memdv1.ApiKey {

@@ -108,6 +108,8 @@ var rules = map[string]rule{
 	memdv1connect.ErasureServiceGetReceiptKeysProcedure:  publishing,
 	memdv1connect.ErasureServiceHoldProcedure:            holding,
 	memdv1connect.ErasureServiceReleaseHoldProcedure:     holding,
+	memdv1connect.ErasureServicePlanRetentionProcedure:   looking,
+	memdv1connect.ErasureServiceRunRetentionProcedure:    administering,
 	memdv1connect.ErasureServiceListHoldsProcedure:       following,
 
 	memdv1connect.AdminServiceGetTenantProcedure:       overseeing,

@@ -68,7 +68,7 @@ func TestRules_HaveARowForEachProcedureAndNoOther(t *testing.T) {
 // has to be made twice.
 func TestRules_Matrix(t *testing.T) {
 	const memory, erasure, admin = "/memd.v1.MemoryService/", "/memd.v1.ErasureService/", "/memd.v1.AdminService/"
-	reads := map[string]bool{admin + "ListApiKeys": true, "/memd.v1.TargetService/ListTargets": true}
+	reads := map[string]bool{admin + "ListApiKeys": true, erasure + "PlanRetention": true, "/memd.v1.TargetService/ListTargets": true}
 	oversees := map[string]bool{
 		admin + "GetTenant": true, admin + "ListTenants": true, admin + "ListTransitions": true, erasure + "ListApprovals": true,
 	}
@@ -98,6 +98,8 @@ func TestRules_Matrix(t *testing.T) {
 			return role == auth.Auditor || role == auth.Operator || role == auth.Approver
 		case procedure == erasure+"DryRun":
 			return role == auth.Eraser || role == auth.Auditor || role == auth.Operator || role == auth.Approver
+		case procedure == erasure+"PlanRetention", procedure == erasure+"RunRetention":
+			return role == auth.Operator || role == auth.Auditor && reads[procedure]
 		case procedure == erasure+"VerifyErasure":
 			return role == auth.Eraser || role == auth.Auditor
 		case strings.HasPrefix(procedure, erasure):

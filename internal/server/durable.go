@@ -56,6 +56,8 @@ var durability = map[string]func(answer any) bool{
 	// What a rollback undeletes is named by the next check, and asked for again.
 	memdv1connect.ErasureServiceRemoveSurvivorsProcedure: never,
 	memdv1connect.ErasureServiceGetReceiptKeysProcedure:  never,
+	memdv1connect.ErasureServicePlanRetentionProcedure:   never,
+	memdv1connect.ErasureServiceRunRetentionProcedure:    always,
 	memdv1connect.ErasureServiceListHoldsProcedure:       never,
 
 	memdv1connect.TargetServiceListTargetsProcedure:  never,

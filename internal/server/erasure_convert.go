@@ -57,12 +57,16 @@ func reportToProto(r erasure.Report) *memdv1.Report {
 }
 
 func erasureToProto(j erasure.Job) *memdv1.Erasure {
-	return &memdv1.Erasure{
+	p := &memdv1.Erasure{
 		RequestId: j.ID.String(), Kind: memdv1.ErasureKind(j.Kind), State: memdv1.ErasureState(j.State), App: j.App,
 		AcceptedAt: timestampToProto(j.AcceptedAt), DueAt: timestampToProto(j.DueAt), FinishedAt: timestampToProto(j.FinishedAt),
 		SweepAt: timestampToProto(j.SweepAt), FinalAt: timestampToProto(j.FinalAt),
 		Held: j.Held, Tries: int32(min(j.Tries, 1<<30)), Failure: j.Failure,
 	}
+	if j.Kind == erasure.KindMonth {
+		p.Month, p.DataClass = j.Month.String(), classToProto(j.Class)
+	}
+	return p
 }
 
 func stepToProto(s erasure.StepReport) *memdv1.ErasureStep {

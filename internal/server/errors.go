@@ -48,6 +48,7 @@ var outcomes = []outcome{
 	{memd.ErrMemoryDeleted, connect.CodeFailedPrecondition, memdv1.Reason_REASON_MEMORY_DELETED, "the memory was deleted"},
 	{memd.ErrSourceTimeRequired, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SOURCE_TIME_REQUIRED, "source_time is required: the user was erased before"},
 	{memd.ErrErasedBefore, connect.CodeFailedPrecondition, memdv1.Reason_REASON_ERASED_BEFORE, "the source is older than the user's last erasure"},
+	{memd.ErrMonthKept, connect.CodeFailedPrecondition, memdv1.Reason_REASON_MONTH_KEPT, "the month is to be kept"},
 	{memd.ErrMonthExpired, connect.CodeFailedPrecondition, memdv1.Reason_REASON_MONTH_EXPIRED, "the month of the source has expired"},
 	{memd.ErrSourceGone, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SOURCE_GONE, "a source is gone or has changed"},
 	{memd.ErrTooManyContributions, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TOO_MANY_CONTRIBUTIONS, fmt.Sprintf("the row would draw on more than %d sessions", memd.MaxContributions)},

@@ -124,6 +124,8 @@ var foreign = map[string][]string{
 	"TargetService/TestTarget":             {`{"tenant":"$tenant","name":"store"}`},
 	"AdminService/GetTenant":               {`{"name":"$tenant"}`},
 	"AdminService/SetPolicy":               {`{"tenant":"$tenant","policy":{"index":"INDEX_MODE_SEALED"}}`},
+	"ErasureService/PlanRetention":         {`{"tenant":"$tenant"}`},
+	"ErasureService/RunRetention":          {`{"tenant":"$tenant"}`},
 	"AdminService/CreateApiKey":            {`{"tenant":"$tenant","name":"k","roles":["ROLE_AGENT"]}`},
 	"AdminService/ListApiKeys":             {`{"tenant":"$tenant"}`},
 	"AdminService/RevokeApiKey":            {`{"keyId":"$key"}`},

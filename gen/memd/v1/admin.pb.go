@@ -339,9 +339,13 @@ type Policy struct {
 	// AFTER_ERASURE by default: what a user says from then on is kept, and what is
 	// older is refused. With AFTER_SWEEP nothing of a user is kept until the
 	// erasure is final. A change holds for erasures that are not done.
-	LiftFence     LiftFence `protobuf:"varint,7,opt,name=lift_fence,json=liftFence,proto3,enum=memd.v1.LiftFence" json:"lift_fence,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LiftFence LiftFence `protobuf:"varint,7,opt,name=lift_fence,json=liftFence,proto3,enum=memd.v1.LiftFence" json:"lift_fence,omitempty"`
+	// For how long what conversations hold is kept, and what memory holds. For ever
+	// by default.
+	SessionRetention *Retention `protobuf:"bytes,8,opt,name=session_retention,json=sessionRetention,proto3" json:"session_retention,omitempty"`
+	MemoryRetention  *Retention `protobuf:"bytes,9,opt,name=memory_retention,json=memoryRetention,proto3" json:"memory_retention,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
@@ -423,6 +427,78 @@ func (x *Policy) GetLiftFence() LiftFence {
 	return LiftFence_LIFT_FENCE_UNSPECIFIED
 }
 
+func (x *Policy) GetSessionRetention() *Retention {
+	if x != nil {
+		return x.SessionRetention
+	}
+	return nil
+}
+
+func (x *Policy) GetMemoryRetention() *Retention {
+	if x != nil {
+		return x.MemoryRetention
+	}
+	return nil
+}
+
+// Retention says for how long a class of a tenant's data is kept. Users' and apps'
+// own state, and artifacts with the prefix "user:", belong to no month and are kept.
+type Retention struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many calendar months (UTC) are kept, the current one included: with 2, in
+	// November, October and November are. 0 keeps all.
+	Months *int32 `protobuf:"varint,1,opt,name=months,proto3,oneof" json:"months,omitempty"`
+	// The floor: nothing of the class expires before then, whatever months says. A
+	// time that has passed takes it away again.
+	NotBefore     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retention) Reset() {
+	*x = Retention{}
+	mi := &file_memd_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retention) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retention) ProtoMessage() {}
+
+func (x *Retention) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retention.ProtoReflect.Descriptor instead.
+func (*Retention) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Retention) GetMonths() int32 {
+	if x != nil && x.Months != nil {
+		return *x.Months
+	}
+	return 0
+}
+
+func (x *Retention) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
 // Tenant is a customer of the installation.
 type Tenant struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -441,7 +517,7 @@ type Tenant struct {
 
 func (x *Tenant) Reset() {
 	*x = Tenant{}
-	mi := &file_memd_v1_admin_proto_msgTypes[1]
+	mi := &file_memd_v1_admin_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +529,7 @@ func (x *Tenant) String() string {
 func (*Tenant) ProtoMessage() {}
 
 func (x *Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[1]
+	mi := &file_memd_v1_admin_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +542,7 @@ func (x *Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenant.ProtoReflect.Descriptor instead.
 func (*Tenant) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Tenant) GetName() string {
@@ -532,7 +608,7 @@ type CreateTenantRequest struct {
 
 func (x *CreateTenantRequest) Reset() {
 	*x = CreateTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[2]
+	mi := &file_memd_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +620,7 @@ func (x *CreateTenantRequest) String() string {
 func (*CreateTenantRequest) ProtoMessage() {}
 
 func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[2]
+	mi := &file_memd_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +633,7 @@ func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantRequest.ProtoReflect.Descriptor instead.
 func (*CreateTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CreateTenantRequest) GetName() string {
@@ -590,7 +666,7 @@ type CreateTenantResponse struct {
 
 func (x *CreateTenantResponse) Reset() {
 	*x = CreateTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[3]
+	mi := &file_memd_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +678,7 @@ func (x *CreateTenantResponse) String() string {
 func (*CreateTenantResponse) ProtoMessage() {}
 
 func (x *CreateTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[3]
+	mi := &file_memd_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +691,7 @@ func (x *CreateTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantResponse.ProtoReflect.Descriptor instead.
 func (*CreateTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateTenantResponse) GetTenant() *Tenant {
@@ -634,7 +710,7 @@ type GetTenantRequest struct {
 
 func (x *GetTenantRequest) Reset() {
 	*x = GetTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[4]
+	mi := &file_memd_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +722,7 @@ func (x *GetTenantRequest) String() string {
 func (*GetTenantRequest) ProtoMessage() {}
 
 func (x *GetTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[4]
+	mi := &file_memd_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +735,7 @@ func (x *GetTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTenantRequest.ProtoReflect.Descriptor instead.
 func (*GetTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetTenantRequest) GetName() string {
@@ -678,7 +754,7 @@ type GetTenantResponse struct {
 
 func (x *GetTenantResponse) Reset() {
 	*x = GetTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[5]
+	mi := &file_memd_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +766,7 @@ func (x *GetTenantResponse) String() string {
 func (*GetTenantResponse) ProtoMessage() {}
 
 func (x *GetTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[5]
+	mi := &file_memd_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +779,7 @@ func (x *GetTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTenantResponse.ProtoReflect.Descriptor instead.
 func (*GetTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetTenantResponse) GetTenant() *Tenant {
@@ -725,7 +801,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[6]
+	mi := &file_memd_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +813,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[6]
+	mi := &file_memd_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +826,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListTenantsRequest) GetPageSize() int32 {
@@ -778,7 +854,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[7]
+	mi := &file_memd_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +866,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[7]
+	mi := &file_memd_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +879,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -831,7 +907,7 @@ type SetPolicyRequest struct {
 
 func (x *SetPolicyRequest) Reset() {
 	*x = SetPolicyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[8]
+	mi := &file_memd_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +919,7 @@ func (x *SetPolicyRequest) String() string {
 func (*SetPolicyRequest) ProtoMessage() {}
 
 func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[8]
+	mi := &file_memd_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +932,7 @@ func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SetPolicyRequest) GetTenant() string {
@@ -882,7 +958,7 @@ type SetPolicyResponse struct {
 
 func (x *SetPolicyResponse) Reset() {
 	*x = SetPolicyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[9]
+	mi := &file_memd_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +970,7 @@ func (x *SetPolicyResponse) String() string {
 func (*SetPolicyResponse) ProtoMessage() {}
 
 func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[9]
+	mi := &file_memd_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +983,7 @@ func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SetPolicyResponse) GetTenant() *Tenant {
@@ -930,7 +1006,7 @@ type SuspendTenantRequest struct {
 
 func (x *SuspendTenantRequest) Reset() {
 	*x = SuspendTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	mi := &file_memd_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1018,7 @@ func (x *SuspendTenantRequest) String() string {
 func (*SuspendTenantRequest) ProtoMessage() {}
 
 func (x *SuspendTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	mi := &file_memd_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1031,7 @@ func (x *SuspendTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendTenantRequest.ProtoReflect.Descriptor instead.
 func (*SuspendTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SuspendTenantRequest) GetTenant() string {
@@ -981,7 +1057,7 @@ type SuspendTenantResponse struct {
 
 func (x *SuspendTenantResponse) Reset() {
 	*x = SuspendTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	mi := &file_memd_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1069,7 @@ func (x *SuspendTenantResponse) String() string {
 func (*SuspendTenantResponse) ProtoMessage() {}
 
 func (x *SuspendTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	mi := &file_memd_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1082,7 @@ func (x *SuspendTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendTenantResponse.ProtoReflect.Descriptor instead.
 func (*SuspendTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SuspendTenantResponse) GetTenant() *Tenant {
@@ -1028,7 +1104,7 @@ type ResumeTenantRequest struct {
 
 func (x *ResumeTenantRequest) Reset() {
 	*x = ResumeTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	mi := &file_memd_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1116,7 @@ func (x *ResumeTenantRequest) String() string {
 func (*ResumeTenantRequest) ProtoMessage() {}
 
 func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	mi := &file_memd_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1129,7 @@ func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTenantRequest.ProtoReflect.Descriptor instead.
 func (*ResumeTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ResumeTenantRequest) GetTenant() string {
@@ -1079,7 +1155,7 @@ type ResumeTenantResponse struct {
 
 func (x *ResumeTenantResponse) Reset() {
 	*x = ResumeTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1167,7 @@ func (x *ResumeTenantResponse) String() string {
 func (*ResumeTenantResponse) ProtoMessage() {}
 
 func (x *ResumeTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1180,7 @@ func (x *ResumeTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTenantResponse.ProtoReflect.Descriptor instead.
 func (*ResumeTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ResumeTenantResponse) GetTenant() *Tenant {
@@ -1128,7 +1204,7 @@ type MoveTenantRequest struct {
 
 func (x *MoveTenantRequest) Reset() {
 	*x = MoveTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1216,7 @@ func (x *MoveTenantRequest) String() string {
 func (*MoveTenantRequest) ProtoMessage() {}
 
 func (x *MoveTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1229,7 @@ func (x *MoveTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTenantRequest.ProtoReflect.Descriptor instead.
 func (*MoveTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MoveTenantRequest) GetTenant() string {
@@ -1186,7 +1262,7 @@ type MoveTenantResponse struct {
 
 func (x *MoveTenantResponse) Reset() {
 	*x = MoveTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1274,7 @@ func (x *MoveTenantResponse) String() string {
 func (*MoveTenantResponse) ProtoMessage() {}
 
 func (x *MoveTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1287,7 @@ func (x *MoveTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTenantResponse.ProtoReflect.Descriptor instead.
 func (*MoveTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MoveTenantResponse) GetTenant() *Tenant {
@@ -1231,7 +1307,7 @@ type ListTransitionsRequest struct {
 
 func (x *ListTransitionsRequest) Reset() {
 	*x = ListTransitionsRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1319,7 @@ func (x *ListTransitionsRequest) String() string {
 func (*ListTransitionsRequest) ProtoMessage() {}
 
 func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1332,7 @@ func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListTransitionsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListTransitionsRequest) GetTenant() string {
@@ -1275,7 +1351,7 @@ type ListTransitionsResponse struct {
 
 func (x *ListTransitionsResponse) Reset() {
 	*x = ListTransitionsResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1363,7 @@ func (x *ListTransitionsResponse) String() string {
 func (*ListTransitionsResponse) ProtoMessage() {}
 
 func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1376,7 @@ func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListTransitionsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListTransitionsResponse) GetTransitions() []*TenantTransition {
@@ -1325,7 +1401,7 @@ type TenantTransition struct {
 
 func (x *TenantTransition) Reset() {
 	*x = TenantTransition{}
-	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1413,7 @@ func (x *TenantTransition) String() string {
 func (*TenantTransition) ProtoMessage() {}
 
 func (x *TenantTransition) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1426,7 @@ func (x *TenantTransition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantTransition.ProtoReflect.Descriptor instead.
 func (*TenantTransition) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TenantTransition) GetAt() *timestamppb.Timestamp {
@@ -1410,7 +1486,7 @@ type ApiKey struct {
 
 func (x *ApiKey) Reset() {
 	*x = ApiKey{}
-	mi := &file_memd_v1_admin_proto_msgTypes[19]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1498,7 @@ func (x *ApiKey) String() string {
 func (*ApiKey) ProtoMessage() {}
 
 func (x *ApiKey) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[19]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1511,7 @@ func (x *ApiKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiKey.ProtoReflect.Descriptor instead.
 func (*ApiKey) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ApiKey) GetKeyId() string {
@@ -1508,7 +1584,7 @@ type CreateApiKeyRequest struct {
 
 func (x *CreateApiKeyRequest) Reset() {
 	*x = CreateApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[20]
+	mi := &file_memd_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1596,7 @@ func (x *CreateApiKeyRequest) String() string {
 func (*CreateApiKeyRequest) ProtoMessage() {}
 
 func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[20]
+	mi := &file_memd_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1609,7 @@ func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateApiKeyRequest) GetTenant() string {
@@ -1568,7 +1644,7 @@ type CreateApiKeyResponse struct {
 
 func (x *CreateApiKeyResponse) Reset() {
 	*x = CreateApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[21]
+	mi := &file_memd_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1656,7 @@ func (x *CreateApiKeyResponse) String() string {
 func (*CreateApiKeyResponse) ProtoMessage() {}
 
 func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[21]
+	mi := &file_memd_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1669,7 @@ func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CreateApiKeyResponse) GetApiKey() *ApiKey {
@@ -1624,7 +1700,7 @@ type ListApiKeysRequest struct {
 
 func (x *ListApiKeysRequest) Reset() {
 	*x = ListApiKeysRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[22]
+	mi := &file_memd_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1712,7 @@ func (x *ListApiKeysRequest) String() string {
 func (*ListApiKeysRequest) ProtoMessage() {}
 
 func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[22]
+	mi := &file_memd_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1725,7 @@ func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListApiKeysRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListApiKeysRequest) GetTenant() string {
@@ -1684,7 +1760,7 @@ type ListApiKeysResponse struct {
 
 func (x *ListApiKeysResponse) Reset() {
 	*x = ListApiKeysResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[23]
+	mi := &file_memd_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1696,7 +1772,7 @@ func (x *ListApiKeysResponse) String() string {
 func (*ListApiKeysResponse) ProtoMessage() {}
 
 func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[23]
+	mi := &file_memd_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1709,7 +1785,7 @@ func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListApiKeysResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListApiKeysResponse) GetApiKeys() []*ApiKey {
@@ -1735,7 +1811,7 @@ type RevokeApiKeyRequest struct {
 
 func (x *RevokeApiKeyRequest) Reset() {
 	*x = RevokeApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[24]
+	mi := &file_memd_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1823,7 @@ func (x *RevokeApiKeyRequest) String() string {
 func (*RevokeApiKeyRequest) ProtoMessage() {}
 
 func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[24]
+	mi := &file_memd_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1836,7 @@ func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RevokeApiKeyRequest) GetKeyId() string {
@@ -1779,7 +1855,7 @@ type RevokeApiKeyResponse struct {
 
 func (x *RevokeApiKeyResponse) Reset() {
 	*x = RevokeApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[25]
+	mi := &file_memd_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1867,7 @@ func (x *RevokeApiKeyResponse) String() string {
 func (*RevokeApiKeyResponse) ProtoMessage() {}
 
 func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[25]
+	mi := &file_memd_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1880,7 @@ func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RevokeApiKeyResponse) GetApiKey() *ApiKey {
@@ -1818,7 +1894,7 @@ var File_memd_v1_admin_proto protoreflect.FileDescriptor
 
 const file_memd_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x13memd/v1/admin.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x03\n" +
+	"\x13memd/v1/admin.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x04\n" +
 	"\x06Policy\x12(\n" +
 	"\tdimension\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x80 (\x00R\tdimension\x12:\n" +
@@ -1828,7 +1904,15 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\x05index\x18\x05 \x01(\x0e2\x12.memd.v1.IndexModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05index\x12S\n" +
 	"\x0fingestion_delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x012\x00R\x0eingestionDelay\x12;\n" +
 	"\n" +
-	"lift_fence\x18\a \x01(\x0e2\x12.memd.v1.LiftFenceB\b\xbaH\x05\x82\x01\x02\x10\x01R\tliftFence\"\xa7\x02\n" +
+	"lift_fence\x18\a \x01(\x0e2\x12.memd.v1.LiftFenceB\b\xbaH\x05\x82\x01\x02\x10\x01R\tliftFence\x12?\n" +
+	"\x11session_retention\x18\b \x01(\v2\x12.memd.v1.RetentionR\x10sessionRetention\x12=\n" +
+	"\x10memory_retention\x18\t \x01(\v2\x12.memd.v1.RetentionR\x0fmemoryRetention\"z\n" +
+	"\tRetention\x12'\n" +
+	"\x06months\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xb0\t(\x00H\x00R\x06months\x88\x01\x01\x129\n" +
+	"\n" +
+	"not_before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBeforeB\t\n" +
+	"\a_months\"\xa7\x02\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fdisplay_name\x18\x02 \x01(\tR\vdisplayName\x12*\n" +
@@ -1977,7 +2061,7 @@ func file_memd_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_memd_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_memd_v1_admin_proto_goTypes = []any{
 	(TenantState)(0),                // 0: memd.v1.TenantState
 	(VectorFormat)(0),               // 1: memd.v1.VectorFormat
@@ -1985,93 +2069,97 @@ var file_memd_v1_admin_proto_goTypes = []any{
 	(LiftFence)(0),                  // 3: memd.v1.LiftFence
 	(Role)(0),                       // 4: memd.v1.Role
 	(*Policy)(nil),                  // 5: memd.v1.Policy
-	(*Tenant)(nil),                  // 6: memd.v1.Tenant
-	(*CreateTenantRequest)(nil),     // 7: memd.v1.CreateTenantRequest
-	(*CreateTenantResponse)(nil),    // 8: memd.v1.CreateTenantResponse
-	(*GetTenantRequest)(nil),        // 9: memd.v1.GetTenantRequest
-	(*GetTenantResponse)(nil),       // 10: memd.v1.GetTenantResponse
-	(*ListTenantsRequest)(nil),      // 11: memd.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),     // 12: memd.v1.ListTenantsResponse
-	(*SetPolicyRequest)(nil),        // 13: memd.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),       // 14: memd.v1.SetPolicyResponse
-	(*SuspendTenantRequest)(nil),    // 15: memd.v1.SuspendTenantRequest
-	(*SuspendTenantResponse)(nil),   // 16: memd.v1.SuspendTenantResponse
-	(*ResumeTenantRequest)(nil),     // 17: memd.v1.ResumeTenantRequest
-	(*ResumeTenantResponse)(nil),    // 18: memd.v1.ResumeTenantResponse
-	(*MoveTenantRequest)(nil),       // 19: memd.v1.MoveTenantRequest
-	(*MoveTenantResponse)(nil),      // 20: memd.v1.MoveTenantResponse
-	(*ListTransitionsRequest)(nil),  // 21: memd.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil), // 22: memd.v1.ListTransitionsResponse
-	(*TenantTransition)(nil),        // 23: memd.v1.TenantTransition
-	(*ApiKey)(nil),                  // 24: memd.v1.ApiKey
-	(*CreateApiKeyRequest)(nil),     // 25: memd.v1.CreateApiKeyRequest
-	(*CreateApiKeyResponse)(nil),    // 26: memd.v1.CreateApiKeyResponse
-	(*ListApiKeysRequest)(nil),      // 27: memd.v1.ListApiKeysRequest
-	(*ListApiKeysResponse)(nil),     // 28: memd.v1.ListApiKeysResponse
-	(*RevokeApiKeyRequest)(nil),     // 29: memd.v1.RevokeApiKeyRequest
-	(*RevokeApiKeyResponse)(nil),    // 30: memd.v1.RevokeApiKeyResponse
-	(*durationpb.Duration)(nil),     // 31: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 32: google.protobuf.Timestamp
+	(*Retention)(nil),               // 6: memd.v1.Retention
+	(*Tenant)(nil),                  // 7: memd.v1.Tenant
+	(*CreateTenantRequest)(nil),     // 8: memd.v1.CreateTenantRequest
+	(*CreateTenantResponse)(nil),    // 9: memd.v1.CreateTenantResponse
+	(*GetTenantRequest)(nil),        // 10: memd.v1.GetTenantRequest
+	(*GetTenantResponse)(nil),       // 11: memd.v1.GetTenantResponse
+	(*ListTenantsRequest)(nil),      // 12: memd.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),     // 13: memd.v1.ListTenantsResponse
+	(*SetPolicyRequest)(nil),        // 14: memd.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),       // 15: memd.v1.SetPolicyResponse
+	(*SuspendTenantRequest)(nil),    // 16: memd.v1.SuspendTenantRequest
+	(*SuspendTenantResponse)(nil),   // 17: memd.v1.SuspendTenantResponse
+	(*ResumeTenantRequest)(nil),     // 18: memd.v1.ResumeTenantRequest
+	(*ResumeTenantResponse)(nil),    // 19: memd.v1.ResumeTenantResponse
+	(*MoveTenantRequest)(nil),       // 20: memd.v1.MoveTenantRequest
+	(*MoveTenantResponse)(nil),      // 21: memd.v1.MoveTenantResponse
+	(*ListTransitionsRequest)(nil),  // 22: memd.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil), // 23: memd.v1.ListTransitionsResponse
+	(*TenantTransition)(nil),        // 24: memd.v1.TenantTransition
+	(*ApiKey)(nil),                  // 25: memd.v1.ApiKey
+	(*CreateApiKeyRequest)(nil),     // 26: memd.v1.CreateApiKeyRequest
+	(*CreateApiKeyResponse)(nil),    // 27: memd.v1.CreateApiKeyResponse
+	(*ListApiKeysRequest)(nil),      // 28: memd.v1.ListApiKeysRequest
+	(*ListApiKeysResponse)(nil),     // 29: memd.v1.ListApiKeysResponse
+	(*RevokeApiKeyRequest)(nil),     // 30: memd.v1.RevokeApiKeyRequest
+	(*RevokeApiKeyResponse)(nil),    // 31: memd.v1.RevokeApiKeyResponse
+	(*durationpb.Duration)(nil),     // 32: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 33: google.protobuf.Timestamp
 }
 var file_memd_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: memd.v1.Policy.vector_format:type_name -> memd.v1.VectorFormat
-	31, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
+	32, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
 	2,  // 2: memd.v1.Policy.index:type_name -> memd.v1.IndexMode
-	31, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
+	32, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
 	3,  // 4: memd.v1.Policy.lift_fence:type_name -> memd.v1.LiftFence
-	0,  // 5: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
-	5,  // 6: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
-	32, // 7: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
-	32, // 8: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
-	5,  // 9: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
-	6,  // 10: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
-	6,  // 11: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
-	6,  // 12: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
-	5,  // 13: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
-	6,  // 14: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
-	6,  // 15: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
-	6,  // 16: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
-	0,  // 17: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
-	6,  // 18: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
-	23, // 19: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
-	32, // 20: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
-	0,  // 21: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
-	0,  // 22: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
-	4,  // 23: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
-	32, // 24: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
-	32, // 25: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
-	32, // 26: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
-	4,  // 27: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
-	24, // 28: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	24, // 29: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
-	24, // 30: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	7,  // 31: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
-	9,  // 32: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
-	11, // 33: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
-	13, // 34: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
-	15, // 35: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
-	17, // 36: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
-	19, // 37: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
-	21, // 38: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
-	25, // 39: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
-	27, // 40: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
-	29, // 41: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
-	8,  // 42: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
-	10, // 43: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
-	12, // 44: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
-	14, // 45: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
-	16, // 46: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
-	18, // 47: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
-	20, // 48: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
-	22, // 49: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
-	26, // 50: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
-	28, // 51: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
-	30, // 52: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
-	42, // [42:53] is the sub-list for method output_type
-	31, // [31:42] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	6,  // 5: memd.v1.Policy.session_retention:type_name -> memd.v1.Retention
+	6,  // 6: memd.v1.Policy.memory_retention:type_name -> memd.v1.Retention
+	33, // 7: memd.v1.Retention.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 8: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
+	5,  // 9: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
+	33, // 10: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
+	33, // 11: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
+	5,  // 12: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
+	7,  // 13: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
+	7,  // 14: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
+	7,  // 15: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
+	5,  // 16: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
+	7,  // 17: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
+	7,  // 18: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
+	7,  // 19: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
+	0,  // 20: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
+	7,  // 21: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
+	24, // 22: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
+	33, // 23: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
+	0,  // 24: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
+	0,  // 25: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
+	4,  // 26: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
+	33, // 27: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
+	33, // 28: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
+	33, // 29: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
+	4,  // 30: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
+	25, // 31: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	25, // 32: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
+	25, // 33: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	8,  // 34: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
+	10, // 35: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
+	12, // 36: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
+	14, // 37: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
+	16, // 38: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
+	18, // 39: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
+	20, // 40: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
+	22, // 41: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
+	26, // 42: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
+	28, // 43: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
+	30, // 44: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
+	9,  // 45: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
+	11, // 46: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
+	13, // 47: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
+	15, // 48: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
+	17, // 49: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
+	19, // 50: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
+	21, // 51: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
+	23, // 52: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
+	27, // 53: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
+	29, // 54: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
+	31, // 55: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
+	45, // [45:56] is the sub-list for method output_type
+	34, // [34:45] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_admin_proto_init() }
@@ -2079,13 +2167,14 @@ func file_memd_v1_admin_proto_init() {
 	if File_memd_v1_admin_proto != nil {
 		return
 	}
+	file_memd_v1_admin_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_admin_proto_rawDesc), len(file_memd_v1_admin_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

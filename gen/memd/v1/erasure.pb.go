@@ -24,6 +24,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// KeptReason says why a month is kept.
+type KeptReason int32
+
+const (
+	// It is not: it is due, or under way.
+	KeptReason_KEPT_REASON_UNSPECIFIED KeptReason = 0
+	// The policy keeps all of the class.
+	KeptReason_KEPT_REASON_FOR_EVER KeptReason = 1
+	// It is one of the months that the policy keeps.
+	KeptReason_KEPT_REASON_IN_WINDOW KeptReason = 2
+	// The floor of the policy lies ahead.
+	KeptReason_KEPT_REASON_NOT_BEFORE KeptReason = 3
+	// A legal hold covers the tenant, or somebody of whom there is anything in it.
+	KeptReason_KEPT_REASON_HELD KeptReason = 4
+)
+
+// Enum value maps for KeptReason.
+var (
+	KeptReason_name = map[int32]string{
+		0: "KEPT_REASON_UNSPECIFIED",
+		1: "KEPT_REASON_FOR_EVER",
+		2: "KEPT_REASON_IN_WINDOW",
+		3: "KEPT_REASON_NOT_BEFORE",
+		4: "KEPT_REASON_HELD",
+	}
+	KeptReason_value = map[string]int32{
+		"KEPT_REASON_UNSPECIFIED": 0,
+		"KEPT_REASON_FOR_EVER":    1,
+		"KEPT_REASON_IN_WINDOW":   2,
+		"KEPT_REASON_NOT_BEFORE":  3,
+		"KEPT_REASON_HELD":        4,
+	}
+)
+
+func (x KeptReason) Enum() *KeptReason {
+	p := new(KeptReason)
+	*p = x
+	return p
+}
+
+func (x KeptReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (KeptReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_memd_v1_erasure_proto_enumTypes[0].Descriptor()
+}
+
+func (KeptReason) Type() protoreflect.EnumType {
+	return &file_memd_v1_erasure_proto_enumTypes[0]
+}
+
+func (x KeptReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use KeptReason.Descriptor instead.
+func (KeptReason) EnumDescriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{0}
+}
+
 // ErasureState says how far an erasure has come.
 type ErasureState int32
 
@@ -70,11 +131,11 @@ func (x ErasureState) String() string {
 }
 
 func (ErasureState) Descriptor() protoreflect.EnumDescriptor {
-	return file_memd_v1_erasure_proto_enumTypes[0].Descriptor()
+	return file_memd_v1_erasure_proto_enumTypes[1].Descriptor()
 }
 
 func (ErasureState) Type() protoreflect.EnumType {
-	return &file_memd_v1_erasure_proto_enumTypes[0]
+	return &file_memd_v1_erasure_proto_enumTypes[1]
 }
 
 func (x ErasureState) Number() protoreflect.EnumNumber {
@@ -83,7 +144,7 @@ func (x ErasureState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ErasureState.Descriptor instead.
 func (ErasureState) EnumDescriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{0}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{1}
 }
 
 // ErasureKind says what is erased.
@@ -97,6 +158,8 @@ const (
 	// A conversation's own content.
 	ErasureKind_ERASURE_KIND_SESSION_CONTENT ErasureKind = 3
 	ErasureKind_ERASURE_KIND_TENANT          ErasureKind = 4
+	// A month of one class of a tenant's data, which retention expires.
+	ErasureKind_ERASURE_KIND_MONTH ErasureKind = 5
 )
 
 // Enum value maps for ErasureKind.
@@ -107,6 +170,7 @@ var (
 		2: "ERASURE_KIND_SESSION",
 		3: "ERASURE_KIND_SESSION_CONTENT",
 		4: "ERASURE_KIND_TENANT",
+		5: "ERASURE_KIND_MONTH",
 	}
 	ErasureKind_value = map[string]int32{
 		"ERASURE_KIND_UNSPECIFIED":     0,
@@ -114,6 +178,7 @@ var (
 		"ERASURE_KIND_SESSION":         2,
 		"ERASURE_KIND_SESSION_CONTENT": 3,
 		"ERASURE_KIND_TENANT":          4,
+		"ERASURE_KIND_MONTH":           5,
 	}
 )
 
@@ -128,11 +193,11 @@ func (x ErasureKind) String() string {
 }
 
 func (ErasureKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_memd_v1_erasure_proto_enumTypes[1].Descriptor()
+	return file_memd_v1_erasure_proto_enumTypes[2].Descriptor()
 }
 
 func (ErasureKind) Type() protoreflect.EnumType {
-	return &file_memd_v1_erasure_proto_enumTypes[1]
+	return &file_memd_v1_erasure_proto_enumTypes[2]
 }
 
 func (x ErasureKind) Number() protoreflect.EnumNumber {
@@ -141,7 +206,62 @@ func (x ErasureKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ErasureKind.Descriptor instead.
 func (ErasureKind) EnumDescriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{1}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{2}
+}
+
+// DataClass is one of the two halves of what a tenant has. Each has a retention of
+// its own.
+type DataClass int32
+
+const (
+	DataClass_DATA_CLASS_UNSPECIFIED DataClass = 0
+	// What conversations hold: events, state, artifacts. All of a conversation is of
+	// the month in which it was created.
+	DataClass_DATA_CLASS_SESSION DataClass = 1
+	// What memory holds. A row is of the month of its source time, a derived row of
+	// that of its earliest source.
+	DataClass_DATA_CLASS_MEMORY DataClass = 2
+)
+
+// Enum value maps for DataClass.
+var (
+	DataClass_name = map[int32]string{
+		0: "DATA_CLASS_UNSPECIFIED",
+		1: "DATA_CLASS_SESSION",
+		2: "DATA_CLASS_MEMORY",
+	}
+	DataClass_value = map[string]int32{
+		"DATA_CLASS_UNSPECIFIED": 0,
+		"DATA_CLASS_SESSION":     1,
+		"DATA_CLASS_MEMORY":      2,
+	}
+)
+
+func (x DataClass) Enum() *DataClass {
+	p := new(DataClass)
+	*p = x
+	return p
+}
+
+func (x DataClass) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DataClass) Descriptor() protoreflect.EnumDescriptor {
+	return file_memd_v1_erasure_proto_enumTypes[3].Descriptor()
+}
+
+func (DataClass) Type() protoreflect.EnumType {
+	return &file_memd_v1_erasure_proto_enumTypes[3]
+}
+
+func (x DataClass) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DataClass.Descriptor instead.
+func (DataClass) EnumDescriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{3}
 }
 
 type ForgetUserRequest struct {
@@ -2193,6 +2313,282 @@ func (x *GetReceiptKeysResponse) GetKeyset() []byte {
 	return nil
 }
 
+type PlanRetentionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For a key of the installation: the tenant's name.
+	Tenant        string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRetentionRequest) Reset() {
+	*x = PlanRetentionRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRetentionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRetentionRequest) ProtoMessage() {}
+
+func (x *PlanRetentionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRetentionRequest.ProtoReflect.Descriptor instead.
+func (*PlanRetentionRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *PlanRetentionRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type PlanRetentionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Expiries      []*Expiry              `protobuf:"bytes,1,rep,name=expiries,proto3" json:"expiries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRetentionResponse) Reset() {
+	*x = PlanRetentionResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRetentionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRetentionResponse) ProtoMessage() {}
+
+func (x *PlanRetentionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRetentionResponse.ProtoReflect.Descriptor instead.
+func (*PlanRetentionResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PlanRetentionResponse) GetExpiries() []*Expiry {
+	if x != nil {
+		return x.Expiries
+	}
+	return nil
+}
+
+type RunRetentionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For a key of the installation: the tenant's name.
+	Tenant        string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunRetentionRequest) Reset() {
+	*x = RunRetentionRequest{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunRetentionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunRetentionRequest) ProtoMessage() {}
+
+func (x *RunRetentionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunRetentionRequest.ProtoReflect.Descriptor instead.
+func (*RunRetentionRequest) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RunRetentionRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type RunRetentionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Expiries      []*Expiry              `protobuf:"bytes,1,rep,name=expiries,proto3" json:"expiries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunRetentionResponse) Reset() {
+	*x = RunRetentionResponse{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunRetentionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunRetentionResponse) ProtoMessage() {}
+
+func (x *RunRetentionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunRetentionResponse.ProtoReflect.Descriptor instead.
+func (*RunRetentionResponse) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *RunRetentionResponse) GetExpiries() []*Expiry {
+	if x != nil {
+		return x.Expiries
+	}
+	return nil
+}
+
+// Expiry is a month of one class of a tenant's data.
+type Expiry struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	DataClass DataClass              `protobuf:"varint,1,opt,name=data_class,json=dataClass,proto3,enum=memd.v1.DataClass" json:"data_class,omitempty"`
+	// As "2026-09".
+	Month string `protobuf:"bytes,2,opt,name=month,proto3" json:"month,omitempty"`
+	// Rows, and the bytes that are sealed in them. What has none may still be in
+	// backups, and expires like everything else.
+	Rows  int64      `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	Bytes int64      `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Kept  KeptReason `protobuf:"varint,5,opt,name=kept,proto3,enum=memd.v1.KeptReason" json:"kept,omitempty"`
+	// The erasure that expires it, and how far that has come: UNSPECIFIED before it
+	// was begun.
+	RequestId     string       `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	State         ErasureState `protobuf:"varint,7,opt,name=state,proto3,enum=memd.v1.ErasureState" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Expiry) Reset() {
+	*x = Expiry{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Expiry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Expiry) ProtoMessage() {}
+
+func (x *Expiry) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Expiry.ProtoReflect.Descriptor instead.
+func (*Expiry) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Expiry) GetDataClass() DataClass {
+	if x != nil {
+		return x.DataClass
+	}
+	return DataClass_DATA_CLASS_UNSPECIFIED
+}
+
+func (x *Expiry) GetMonth() string {
+	if x != nil {
+		return x.Month
+	}
+	return ""
+}
+
+func (x *Expiry) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *Expiry) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Expiry) GetKept() KeptReason {
+	if x != nil {
+		return x.Kept
+	}
+	return KeptReason_KEPT_REASON_UNSPECIFIED
+}
+
+func (x *Expiry) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Expiry) GetState() ErasureState {
+	if x != nil {
+		return x.State
+	}
+	return ErasureState_ERASURE_STATE_UNSPECIFIED
+}
+
 // Erasure says where an erasure stands. It names neither the user nor the
 // conversation.
 type Erasure struct {
@@ -2210,20 +2606,23 @@ type Erasure struct {
 	// When the second sweep is due.
 	SweepAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=sweep_at,json=sweepAt,proto3" json:"sweep_at,omitempty"`
 	FinalAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=final_at,json=finalAt,proto3" json:"final_at,omitempty"`
-	// A legal hold keeps it from going on.
+	// A legal hold, or of a month also the tenant's policy, keeps it from going on.
 	Held bool `protobuf:"varint,10,opt,name=held,proto3" json:"held,omitempty"`
 	// How often it stopped since it last got on. It is tried again.
 	Tries int32 `protobuf:"varint,11,opt,name=tries,proto3" json:"tries,omitempty"`
 	// Why it stopped last, in a word, for example "key_service" or "target".
 	// Empty while it goes on.
-	Failure       string `protobuf:"bytes,12,opt,name=failure,proto3" json:"failure,omitempty"`
+	Failure string `protobuf:"bytes,12,opt,name=failure,proto3" json:"failure,omitempty"`
+	// Of a month: which, as "2026-09", and of what.
+	Month         string    `protobuf:"bytes,13,opt,name=month,proto3" json:"month,omitempty"`
+	DataClass     DataClass `protobuf:"varint,14,opt,name=data_class,json=dataClass,proto3,enum=memd.v1.DataClass" json:"data_class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Erasure) Reset() {
 	*x = Erasure{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[36]
+	mi := &file_memd_v1_erasure_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2634,7 @@ func (x *Erasure) String() string {
 func (*Erasure) ProtoMessage() {}
 
 func (x *Erasure) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[36]
+	mi := &file_memd_v1_erasure_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2647,7 @@ func (x *Erasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Erasure.ProtoReflect.Descriptor instead.
 func (*Erasure) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{36}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Erasure) GetRequestId() string {
@@ -2335,6 +2734,20 @@ func (x *Erasure) GetFailure() string {
 	return ""
 }
 
+func (x *Erasure) GetMonth() string {
+	if x != nil {
+		return x.Month
+	}
+	return ""
+}
+
+func (x *Erasure) GetDataClass() DataClass {
+	if x != nil {
+		return x.DataClass
+	}
+	return DataClass_DATA_CLASS_UNSPECIFIED
+}
+
 // ErasureStep is one step of an erasure.
 type ErasureStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2349,7 +2762,7 @@ type ErasureStep struct {
 
 func (x *ErasureStep) Reset() {
 	*x = ErasureStep{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[37]
+	mi := &file_memd_v1_erasure_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +2774,7 @@ func (x *ErasureStep) String() string {
 func (*ErasureStep) ProtoMessage() {}
 
 func (x *ErasureStep) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[37]
+	mi := &file_memd_v1_erasure_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +2787,7 @@ func (x *ErasureStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStep.ProtoReflect.Descriptor instead.
 func (*ErasureStep) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{37}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ErasureStep) GetName() string {
@@ -2426,7 +2839,7 @@ type ErasureCheck struct {
 
 func (x *ErasureCheck) Reset() {
 	*x = ErasureCheck{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[38]
+	mi := &file_memd_v1_erasure_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2851,7 @@ func (x *ErasureCheck) String() string {
 func (*ErasureCheck) ProtoMessage() {}
 
 func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[38]
+	mi := &file_memd_v1_erasure_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2864,7 @@ func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureCheck.ProtoReflect.Descriptor instead.
 func (*ErasureCheck) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{38}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ErasureCheck) GetName() string {
@@ -2519,7 +2932,7 @@ type TargetAnswer struct {
 
 func (x *TargetAnswer) Reset() {
 	*x = TargetAnswer{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[39]
+	mi := &file_memd_v1_erasure_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2531,7 +2944,7 @@ func (x *TargetAnswer) String() string {
 func (*TargetAnswer) ProtoMessage() {}
 
 func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[39]
+	mi := &file_memd_v1_erasure_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2544,7 +2957,7 @@ func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetAnswer.ProtoReflect.Descriptor instead.
 func (*TargetAnswer) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{39}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TargetAnswer) GetTarget() string {
@@ -2602,7 +3015,7 @@ type LegalHold struct {
 
 func (x *LegalHold) Reset() {
 	*x = LegalHold{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[40]
+	mi := &file_memd_v1_erasure_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +3027,7 @@ func (x *LegalHold) String() string {
 func (*LegalHold) ProtoMessage() {}
 
 func (x *LegalHold) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[40]
+	mi := &file_memd_v1_erasure_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +3040,7 @@ func (x *LegalHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LegalHold.ProtoReflect.Descriptor instead.
 func (*LegalHold) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{40}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LegalHold) GetHoldId() string {
@@ -2733,7 +3146,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[41]
+	mi := &file_memd_v1_erasure_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2745,7 +3158,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[41]
+	mi := &file_memd_v1_erasure_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2758,7 +3171,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{41}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Report) GetRequestId() string {
@@ -2889,7 +3302,7 @@ type StoreCount struct {
 
 func (x *StoreCount) Reset() {
 	*x = StoreCount{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[42]
+	mi := &file_memd_v1_erasure_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2901,7 +3314,7 @@ func (x *StoreCount) String() string {
 func (*StoreCount) ProtoMessage() {}
 
 func (x *StoreCount) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[42]
+	mi := &file_memd_v1_erasure_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2914,7 +3327,7 @@ func (x *StoreCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCount.ProtoReflect.Descriptor instead.
 func (*StoreCount) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{42}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StoreCount) GetStore() string {
@@ -2953,7 +3366,7 @@ type FallenRow struct {
 
 func (x *FallenRow) Reset() {
 	*x = FallenRow{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[43]
+	mi := &file_memd_v1_erasure_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3378,7 @@ func (x *FallenRow) String() string {
 func (*FallenRow) ProtoMessage() {}
 
 func (x *FallenRow) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[43]
+	mi := &file_memd_v1_erasure_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3391,7 @@ func (x *FallenRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FallenRow.ProtoReflect.Descriptor instead.
 func (*FallenRow) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{43}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FallenRow) GetMemoryId() string {
@@ -3028,7 +3441,7 @@ type KeyDestruction struct {
 
 func (x *KeyDestruction) Reset() {
 	*x = KeyDestruction{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[44]
+	mi := &file_memd_v1_erasure_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3453,7 @@ func (x *KeyDestruction) String() string {
 func (*KeyDestruction) ProtoMessage() {}
 
 func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[44]
+	mi := &file_memd_v1_erasure_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3466,7 @@ func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyDestruction.ProtoReflect.Descriptor instead.
 func (*KeyDestruction) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{44}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *KeyDestruction) GetKmsVersion() string {
@@ -3235,7 +3648,25 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\x17RemoveSurvivorsResponse\"\x17\n" +
 	"\x15GetReceiptKeysRequest\"0\n" +
 	"\x16GetReceiptKeysResponse\x12\x16\n" +
-	"\x06keyset\x18\x01 \x01(\fR\x06keyset\"\xf0\x03\n" +
+	"\x06keyset\x18\x01 \x01(\fR\x06keyset\"7\n" +
+	"\x14PlanRetentionRequest\x12\x1f\n" +
+	"\x06tenant\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"D\n" +
+	"\x15PlanRetentionResponse\x12+\n" +
+	"\bexpiries\x18\x01 \x03(\v2\x0f.memd.v1.ExpiryR\bexpiries\"6\n" +
+	"\x13RunRetentionRequest\x12\x1f\n" +
+	"\x06tenant\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"C\n" +
+	"\x14RunRetentionResponse\x12+\n" +
+	"\bexpiries\x18\x01 \x03(\v2\x0f.memd.v1.ExpiryR\bexpiries\"\xf0\x01\n" +
+	"\x06Expiry\x121\n" +
+	"\n" +
+	"data_class\x18\x01 \x01(\x0e2\x12.memd.v1.DataClassR\tdataClass\x12\x14\n" +
+	"\x05month\x18\x02 \x01(\tR\x05month\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\x03R\x04rows\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12'\n" +
+	"\x04kept\x18\x05 \x01(\x0e2\x13.memd.v1.KeptReasonR\x04kept\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12+\n" +
+	"\x05state\x18\a \x01(\x0e2\x15.memd.v1.ErasureStateR\x05state\"\xb9\x04\n" +
 	"\aErasure\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12(\n" +
@@ -3252,7 +3683,10 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\x04held\x18\n" +
 	" \x01(\bR\x04held\x12\x14\n" +
 	"\x05tries\x18\v \x01(\x05R\x05tries\x12\x18\n" +
-	"\afailure\x18\f \x01(\tR\afailure\"\xad\x01\n" +
+	"\afailure\x18\f \x01(\tR\afailure\x12\x14\n" +
+	"\x05month\x18\r \x01(\tR\x05month\x121\n" +
+	"\n" +
+	"data_class\x18\x0e \x01(\x0e2\x12.memd.v1.DataClassR\tdataClass\"\xad\x01\n" +
 	"\vErasureStep\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\bR\x04done\x129\n" +
@@ -3323,20 +3757,31 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"kmsVersion\x12?\n" +
 	"\runreadable_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\funreadableAt\x12=\n" +
 	"\fdestroyed_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vdestroyedAt\x127\n" +
-	"\tpurged_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bpurgedAt*\x95\x01\n" +
+	"\tpurged_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bpurgedAt*\x90\x01\n" +
+	"\n" +
+	"KeptReason\x12\x1b\n" +
+	"\x17KEPT_REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14KEPT_REASON_FOR_EVER\x10\x01\x12\x19\n" +
+	"\x15KEPT_REASON_IN_WINDOW\x10\x02\x12\x1a\n" +
+	"\x16KEPT_REASON_NOT_BEFORE\x10\x03\x12\x14\n" +
+	"\x10KEPT_REASON_HELD\x10\x04*\x95\x01\n" +
 	"\fErasureState\x12\x1d\n" +
 	"\x19ERASURE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ERASURE_STATE_ACCEPTED\x10\x01\x12\x19\n" +
 	"\x15ERASURE_STATE_RUNNING\x10\x02\x12\x16\n" +
 	"\x12ERASURE_STATE_DONE\x10\x03\x12\x17\n" +
-	"\x13ERASURE_STATE_FINAL\x10\x04*\x97\x01\n" +
+	"\x13ERASURE_STATE_FINAL\x10\x04*\xaf\x01\n" +
 	"\vErasureKind\x12\x1c\n" +
 	"\x18ERASURE_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ERASURE_KIND_USER\x10\x01\x12\x18\n" +
 	"\x14ERASURE_KIND_SESSION\x10\x02\x12 \n" +
 	"\x1cERASURE_KIND_SESSION_CONTENT\x10\x03\x12\x17\n" +
-	"\x13ERASURE_KIND_TENANT\x10\x042\xd3\n" +
-	"\n" +
+	"\x13ERASURE_KIND_TENANT\x10\x04\x12\x16\n" +
+	"\x12ERASURE_KIND_MONTH\x10\x05*V\n" +
+	"\tDataClass\x12\x1a\n" +
+	"\x16DATA_CLASS_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12DATA_CLASS_SESSION\x10\x01\x12\x15\n" +
+	"\x11DATA_CLASS_MEMORY\x10\x022\xfa\v\n" +
 	"\x0eErasureService\x12J\n" +
 	"\n" +
 	"ForgetUser\x12\x1a.memd.v1.ForgetUserRequest\x1a\x1b.memd.v1.ForgetUserResponse\"\x03\x90\x02\x02\x12S\n" +
@@ -3357,7 +3802,9 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"GetReceipt\x12\x1a.memd.v1.GetReceiptRequest\x1a\x1b.memd.v1.GetReceiptResponse\"\x03\x90\x02\x01\x12N\n" +
 	"\rVerifyErasure\x12\x1d.memd.v1.VerifyErasureRequest\x1a\x1e.memd.v1.VerifyErasureResponse\x12Y\n" +
 	"\x0fRemoveSurvivors\x12\x1f.memd.v1.RemoveSurvivorsRequest\x1a .memd.v1.RemoveSurvivorsResponse\"\x03\x90\x02\x02\x12V\n" +
-	"\x0eGetReceiptKeys\x12\x1e.memd.v1.GetReceiptKeysRequest\x1a\x1f.memd.v1.GetReceiptKeysResponse\"\x03\x90\x02\x01B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
+	"\x0eGetReceiptKeys\x12\x1e.memd.v1.GetReceiptKeysRequest\x1a\x1f.memd.v1.GetReceiptKeysResponse\"\x03\x90\x02\x01\x12S\n" +
+	"\rPlanRetention\x12\x1d.memd.v1.PlanRetentionRequest\x1a\x1e.memd.v1.PlanRetentionResponse\"\x03\x90\x02\x02\x12P\n" +
+	"\fRunRetention\x12\x1c.memd.v1.RunRetentionRequest\x1a\x1d.memd.v1.RunRetentionResponse\"\x03\x90\x02\x02B)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
 	file_memd_v1_erasure_proto_rawDescOnce sync.Once
@@ -3371,160 +3818,177 @@ func file_memd_v1_erasure_proto_rawDescGZIP() []byte {
 	return file_memd_v1_erasure_proto_rawDescData
 }
 
-var file_memd_v1_erasure_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_memd_v1_erasure_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_memd_v1_erasure_proto_goTypes = []any{
-	(ErasureState)(0),               // 0: memd.v1.ErasureState
-	(ErasureKind)(0),                // 1: memd.v1.ErasureKind
-	(*ForgetUserRequest)(nil),       // 2: memd.v1.ForgetUserRequest
-	(*ForgetUserResponse)(nil),      // 3: memd.v1.ForgetUserResponse
-	(*ForgetSessionRequest)(nil),    // 4: memd.v1.ForgetSessionRequest
-	(*ForgetSessionResponse)(nil),   // 5: memd.v1.ForgetSessionResponse
-	(*DeleteTenantRequest)(nil),     // 6: memd.v1.DeleteTenantRequest
-	(*DeleteTenantResponse)(nil),    // 7: memd.v1.DeleteTenantResponse
-	(*DryRunRequest)(nil),           // 8: memd.v1.DryRunRequest
-	(*DryRunResponse)(nil),          // 9: memd.v1.DryRunResponse
-	(*Stranger)(nil),                // 10: memd.v1.Stranger
-	(*ApproveDeletionRequest)(nil),  // 11: memd.v1.ApproveDeletionRequest
-	(*ApproveDeletionResponse)(nil), // 12: memd.v1.ApproveDeletionResponse
-	(*VoidApprovalRequest)(nil),     // 13: memd.v1.VoidApprovalRequest
-	(*VoidApprovalResponse)(nil),    // 14: memd.v1.VoidApprovalResponse
-	(*ListApprovalsRequest)(nil),    // 15: memd.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),   // 16: memd.v1.ListApprovalsResponse
-	(*Approval)(nil),                // 17: memd.v1.Approval
-	(*GetErasureRequest)(nil),       // 18: memd.v1.GetErasureRequest
-	(*GetErasureResponse)(nil),      // 19: memd.v1.GetErasureResponse
-	(*ListErasuresRequest)(nil),     // 20: memd.v1.ListErasuresRequest
-	(*ListErasuresResponse)(nil),    // 21: memd.v1.ListErasuresResponse
-	(*WatchErasureRequest)(nil),     // 22: memd.v1.WatchErasureRequest
-	(*WatchErasureResponse)(nil),    // 23: memd.v1.WatchErasureResponse
-	(*HoldRequest)(nil),             // 24: memd.v1.HoldRequest
-	(*HoldResponse)(nil),            // 25: memd.v1.HoldResponse
-	(*ReleaseHoldRequest)(nil),      // 26: memd.v1.ReleaseHoldRequest
-	(*ReleaseHoldResponse)(nil),     // 27: memd.v1.ReleaseHoldResponse
-	(*ListHoldsRequest)(nil),        // 28: memd.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),       // 29: memd.v1.ListHoldsResponse
-	(*GetReceiptRequest)(nil),       // 30: memd.v1.GetReceiptRequest
-	(*GetReceiptResponse)(nil),      // 31: memd.v1.GetReceiptResponse
-	(*VerifyErasureRequest)(nil),    // 32: memd.v1.VerifyErasureRequest
-	(*VerifyErasureResponse)(nil),   // 33: memd.v1.VerifyErasureResponse
-	(*RemoveSurvivorsRequest)(nil),  // 34: memd.v1.RemoveSurvivorsRequest
-	(*RemoveSurvivorsResponse)(nil), // 35: memd.v1.RemoveSurvivorsResponse
-	(*GetReceiptKeysRequest)(nil),   // 36: memd.v1.GetReceiptKeysRequest
-	(*GetReceiptKeysResponse)(nil),  // 37: memd.v1.GetReceiptKeysResponse
-	(*Erasure)(nil),                 // 38: memd.v1.Erasure
-	(*ErasureStep)(nil),             // 39: memd.v1.ErasureStep
-	(*ErasureCheck)(nil),            // 40: memd.v1.ErasureCheck
-	(*TargetAnswer)(nil),            // 41: memd.v1.TargetAnswer
-	(*LegalHold)(nil),               // 42: memd.v1.LegalHold
-	(*Report)(nil),                  // 43: memd.v1.Report
-	(*StoreCount)(nil),              // 44: memd.v1.StoreCount
-	(*FallenRow)(nil),               // 45: memd.v1.FallenRow
-	(*KeyDestruction)(nil),          // 46: memd.v1.KeyDestruction
-	(*durationpb.Duration)(nil),     // 47: google.protobuf.Duration
-	(TenantState)(0),                // 48: memd.v1.TenantState
-	(*timestamppb.Timestamp)(nil),   // 49: google.protobuf.Timestamp
-	(*Scope)(nil),                   // 50: memd.v1.Scope
-	(*Source)(nil),                  // 51: memd.v1.Source
-	(Kind)(0),                       // 52: memd.v1.Kind
+	(KeptReason)(0),                 // 0: memd.v1.KeptReason
+	(ErasureState)(0),               // 1: memd.v1.ErasureState
+	(ErasureKind)(0),                // 2: memd.v1.ErasureKind
+	(DataClass)(0),                  // 3: memd.v1.DataClass
+	(*ForgetUserRequest)(nil),       // 4: memd.v1.ForgetUserRequest
+	(*ForgetUserResponse)(nil),      // 5: memd.v1.ForgetUserResponse
+	(*ForgetSessionRequest)(nil),    // 6: memd.v1.ForgetSessionRequest
+	(*ForgetSessionResponse)(nil),   // 7: memd.v1.ForgetSessionResponse
+	(*DeleteTenantRequest)(nil),     // 8: memd.v1.DeleteTenantRequest
+	(*DeleteTenantResponse)(nil),    // 9: memd.v1.DeleteTenantResponse
+	(*DryRunRequest)(nil),           // 10: memd.v1.DryRunRequest
+	(*DryRunResponse)(nil),          // 11: memd.v1.DryRunResponse
+	(*Stranger)(nil),                // 12: memd.v1.Stranger
+	(*ApproveDeletionRequest)(nil),  // 13: memd.v1.ApproveDeletionRequest
+	(*ApproveDeletionResponse)(nil), // 14: memd.v1.ApproveDeletionResponse
+	(*VoidApprovalRequest)(nil),     // 15: memd.v1.VoidApprovalRequest
+	(*VoidApprovalResponse)(nil),    // 16: memd.v1.VoidApprovalResponse
+	(*ListApprovalsRequest)(nil),    // 17: memd.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),   // 18: memd.v1.ListApprovalsResponse
+	(*Approval)(nil),                // 19: memd.v1.Approval
+	(*GetErasureRequest)(nil),       // 20: memd.v1.GetErasureRequest
+	(*GetErasureResponse)(nil),      // 21: memd.v1.GetErasureResponse
+	(*ListErasuresRequest)(nil),     // 22: memd.v1.ListErasuresRequest
+	(*ListErasuresResponse)(nil),    // 23: memd.v1.ListErasuresResponse
+	(*WatchErasureRequest)(nil),     // 24: memd.v1.WatchErasureRequest
+	(*WatchErasureResponse)(nil),    // 25: memd.v1.WatchErasureResponse
+	(*HoldRequest)(nil),             // 26: memd.v1.HoldRequest
+	(*HoldResponse)(nil),            // 27: memd.v1.HoldResponse
+	(*ReleaseHoldRequest)(nil),      // 28: memd.v1.ReleaseHoldRequest
+	(*ReleaseHoldResponse)(nil),     // 29: memd.v1.ReleaseHoldResponse
+	(*ListHoldsRequest)(nil),        // 30: memd.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),       // 31: memd.v1.ListHoldsResponse
+	(*GetReceiptRequest)(nil),       // 32: memd.v1.GetReceiptRequest
+	(*GetReceiptResponse)(nil),      // 33: memd.v1.GetReceiptResponse
+	(*VerifyErasureRequest)(nil),    // 34: memd.v1.VerifyErasureRequest
+	(*VerifyErasureResponse)(nil),   // 35: memd.v1.VerifyErasureResponse
+	(*RemoveSurvivorsRequest)(nil),  // 36: memd.v1.RemoveSurvivorsRequest
+	(*RemoveSurvivorsResponse)(nil), // 37: memd.v1.RemoveSurvivorsResponse
+	(*GetReceiptKeysRequest)(nil),   // 38: memd.v1.GetReceiptKeysRequest
+	(*GetReceiptKeysResponse)(nil),  // 39: memd.v1.GetReceiptKeysResponse
+	(*PlanRetentionRequest)(nil),    // 40: memd.v1.PlanRetentionRequest
+	(*PlanRetentionResponse)(nil),   // 41: memd.v1.PlanRetentionResponse
+	(*RunRetentionRequest)(nil),     // 42: memd.v1.RunRetentionRequest
+	(*RunRetentionResponse)(nil),    // 43: memd.v1.RunRetentionResponse
+	(*Expiry)(nil),                  // 44: memd.v1.Expiry
+	(*Erasure)(nil),                 // 45: memd.v1.Erasure
+	(*ErasureStep)(nil),             // 46: memd.v1.ErasureStep
+	(*ErasureCheck)(nil),            // 47: memd.v1.ErasureCheck
+	(*TargetAnswer)(nil),            // 48: memd.v1.TargetAnswer
+	(*LegalHold)(nil),               // 49: memd.v1.LegalHold
+	(*Report)(nil),                  // 50: memd.v1.Report
+	(*StoreCount)(nil),              // 51: memd.v1.StoreCount
+	(*FallenRow)(nil),               // 52: memd.v1.FallenRow
+	(*KeyDestruction)(nil),          // 53: memd.v1.KeyDestruction
+	(*durationpb.Duration)(nil),     // 54: google.protobuf.Duration
+	(TenantState)(0),                // 55: memd.v1.TenantState
+	(*timestamppb.Timestamp)(nil),   // 56: google.protobuf.Timestamp
+	(*Scope)(nil),                   // 57: memd.v1.Scope
+	(*Source)(nil),                  // 58: memd.v1.Source
+	(Kind)(0),                       // 59: memd.v1.Kind
 }
 var file_memd_v1_erasure_proto_depIdxs = []int32{
-	47, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
-	43, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
-	47, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
-	43, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
-	47, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
-	43, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
-	44, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
-	48, // 7: memd.v1.DryRunResponse.tenant_state:type_name -> memd.v1.TenantState
-	10, // 8: memd.v1.DryRunResponse.strangers:type_name -> memd.v1.Stranger
-	17, // 9: memd.v1.ApproveDeletionResponse.approval:type_name -> memd.v1.Approval
-	17, // 10: memd.v1.VoidApprovalResponse.approval:type_name -> memd.v1.Approval
-	17, // 11: memd.v1.ListApprovalsResponse.approvals:type_name -> memd.v1.Approval
-	49, // 12: memd.v1.Approval.approved_at:type_name -> google.protobuf.Timestamp
-	49, // 13: memd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	49, // 14: memd.v1.Approval.voided_at:type_name -> google.protobuf.Timestamp
-	43, // 15: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
-	0,  // 16: memd.v1.ListErasuresRequest.states:type_name -> memd.v1.ErasureState
-	38, // 17: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
-	38, // 18: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
-	39, // 19: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
-	42, // 20: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
-	38, // 21: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
-	42, // 22: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
-	42, // 23: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
-	40, // 24: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
-	1,  // 25: memd.v1.Erasure.kind:type_name -> memd.v1.ErasureKind
-	0,  // 26: memd.v1.Erasure.state:type_name -> memd.v1.ErasureState
-	49, // 27: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
-	49, // 28: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
-	49, // 29: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
-	49, // 30: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
-	49, // 31: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
-	49, // 32: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
-	49, // 33: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
-	47, // 34: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
-	49, // 35: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
-	1,  // 36: memd.v1.LegalHold.kind:type_name -> memd.v1.ErasureKind
-	49, // 37: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
-	49, // 38: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
-	0,  // 39: memd.v1.Report.state:type_name -> memd.v1.ErasureState
-	49, // 40: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
-	49, // 41: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
-	44, // 42: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
-	45, // 43: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
-	46, // 44: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
-	38, // 45: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
-	39, // 46: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
-	40, // 47: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
-	41, // 48: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
-	44, // 49: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
-	10, // 50: memd.v1.Report.strangers:type_name -> memd.v1.Stranger
-	50, // 51: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
-	51, // 52: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
-	52, // 53: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
-	49, // 54: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
-	49, // 55: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
-	49, // 56: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
-	2,  // 57: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
-	4,  // 58: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
-	6,  // 59: memd.v1.ErasureService.DeleteTenant:input_type -> memd.v1.DeleteTenantRequest
-	11, // 60: memd.v1.ErasureService.ApproveDeletion:input_type -> memd.v1.ApproveDeletionRequest
-	13, // 61: memd.v1.ErasureService.VoidApproval:input_type -> memd.v1.VoidApprovalRequest
-	15, // 62: memd.v1.ErasureService.ListApprovals:input_type -> memd.v1.ListApprovalsRequest
-	8,  // 63: memd.v1.ErasureService.DryRun:input_type -> memd.v1.DryRunRequest
-	18, // 64: memd.v1.ErasureService.GetErasure:input_type -> memd.v1.GetErasureRequest
-	20, // 65: memd.v1.ErasureService.ListErasures:input_type -> memd.v1.ListErasuresRequest
-	22, // 66: memd.v1.ErasureService.WatchErasure:input_type -> memd.v1.WatchErasureRequest
-	24, // 67: memd.v1.ErasureService.Hold:input_type -> memd.v1.HoldRequest
-	26, // 68: memd.v1.ErasureService.ReleaseHold:input_type -> memd.v1.ReleaseHoldRequest
-	28, // 69: memd.v1.ErasureService.ListHolds:input_type -> memd.v1.ListHoldsRequest
-	30, // 70: memd.v1.ErasureService.GetReceipt:input_type -> memd.v1.GetReceiptRequest
-	32, // 71: memd.v1.ErasureService.VerifyErasure:input_type -> memd.v1.VerifyErasureRequest
-	34, // 72: memd.v1.ErasureService.RemoveSurvivors:input_type -> memd.v1.RemoveSurvivorsRequest
-	36, // 73: memd.v1.ErasureService.GetReceiptKeys:input_type -> memd.v1.GetReceiptKeysRequest
-	3,  // 74: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
-	5,  // 75: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
-	7,  // 76: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
-	12, // 77: memd.v1.ErasureService.ApproveDeletion:output_type -> memd.v1.ApproveDeletionResponse
-	14, // 78: memd.v1.ErasureService.VoidApproval:output_type -> memd.v1.VoidApprovalResponse
-	16, // 79: memd.v1.ErasureService.ListApprovals:output_type -> memd.v1.ListApprovalsResponse
-	9,  // 80: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
-	19, // 81: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
-	21, // 82: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
-	23, // 83: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
-	25, // 84: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
-	27, // 85: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
-	29, // 86: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
-	31, // 87: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
-	33, // 88: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
-	35, // 89: memd.v1.ErasureService.RemoveSurvivors:output_type -> memd.v1.RemoveSurvivorsResponse
-	37, // 90: memd.v1.ErasureService.GetReceiptKeys:output_type -> memd.v1.GetReceiptKeysResponse
-	74, // [74:91] is the sub-list for method output_type
-	57, // [57:74] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	54, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
+	50, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
+	54, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
+	50, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
+	54, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
+	50, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
+	51, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
+	55, // 7: memd.v1.DryRunResponse.tenant_state:type_name -> memd.v1.TenantState
+	12, // 8: memd.v1.DryRunResponse.strangers:type_name -> memd.v1.Stranger
+	19, // 9: memd.v1.ApproveDeletionResponse.approval:type_name -> memd.v1.Approval
+	19, // 10: memd.v1.VoidApprovalResponse.approval:type_name -> memd.v1.Approval
+	19, // 11: memd.v1.ListApprovalsResponse.approvals:type_name -> memd.v1.Approval
+	56, // 12: memd.v1.Approval.approved_at:type_name -> google.protobuf.Timestamp
+	56, // 13: memd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	56, // 14: memd.v1.Approval.voided_at:type_name -> google.protobuf.Timestamp
+	50, // 15: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
+	1,  // 16: memd.v1.ListErasuresRequest.states:type_name -> memd.v1.ErasureState
+	45, // 17: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
+	45, // 18: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
+	46, // 19: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
+	49, // 20: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
+	45, // 21: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
+	49, // 22: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
+	49, // 23: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
+	47, // 24: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
+	44, // 25: memd.v1.PlanRetentionResponse.expiries:type_name -> memd.v1.Expiry
+	44, // 26: memd.v1.RunRetentionResponse.expiries:type_name -> memd.v1.Expiry
+	3,  // 27: memd.v1.Expiry.data_class:type_name -> memd.v1.DataClass
+	0,  // 28: memd.v1.Expiry.kept:type_name -> memd.v1.KeptReason
+	1,  // 29: memd.v1.Expiry.state:type_name -> memd.v1.ErasureState
+	2,  // 30: memd.v1.Erasure.kind:type_name -> memd.v1.ErasureKind
+	1,  // 31: memd.v1.Erasure.state:type_name -> memd.v1.ErasureState
+	56, // 32: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
+	56, // 33: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
+	56, // 34: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
+	56, // 35: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
+	56, // 36: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
+	3,  // 37: memd.v1.Erasure.data_class:type_name -> memd.v1.DataClass
+	56, // 38: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
+	56, // 39: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
+	54, // 40: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
+	56, // 41: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
+	2,  // 42: memd.v1.LegalHold.kind:type_name -> memd.v1.ErasureKind
+	56, // 43: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
+	56, // 44: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
+	1,  // 45: memd.v1.Report.state:type_name -> memd.v1.ErasureState
+	56, // 46: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
+	56, // 47: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
+	51, // 48: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
+	52, // 49: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
+	53, // 50: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
+	45, // 51: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
+	46, // 52: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
+	47, // 53: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
+	48, // 54: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
+	51, // 55: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
+	12, // 56: memd.v1.Report.strangers:type_name -> memd.v1.Stranger
+	57, // 57: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
+	58, // 58: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
+	59, // 59: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
+	56, // 60: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
+	56, // 61: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
+	56, // 62: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
+	4,  // 63: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
+	6,  // 64: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
+	8,  // 65: memd.v1.ErasureService.DeleteTenant:input_type -> memd.v1.DeleteTenantRequest
+	13, // 66: memd.v1.ErasureService.ApproveDeletion:input_type -> memd.v1.ApproveDeletionRequest
+	15, // 67: memd.v1.ErasureService.VoidApproval:input_type -> memd.v1.VoidApprovalRequest
+	17, // 68: memd.v1.ErasureService.ListApprovals:input_type -> memd.v1.ListApprovalsRequest
+	10, // 69: memd.v1.ErasureService.DryRun:input_type -> memd.v1.DryRunRequest
+	20, // 70: memd.v1.ErasureService.GetErasure:input_type -> memd.v1.GetErasureRequest
+	22, // 71: memd.v1.ErasureService.ListErasures:input_type -> memd.v1.ListErasuresRequest
+	24, // 72: memd.v1.ErasureService.WatchErasure:input_type -> memd.v1.WatchErasureRequest
+	26, // 73: memd.v1.ErasureService.Hold:input_type -> memd.v1.HoldRequest
+	28, // 74: memd.v1.ErasureService.ReleaseHold:input_type -> memd.v1.ReleaseHoldRequest
+	30, // 75: memd.v1.ErasureService.ListHolds:input_type -> memd.v1.ListHoldsRequest
+	32, // 76: memd.v1.ErasureService.GetReceipt:input_type -> memd.v1.GetReceiptRequest
+	34, // 77: memd.v1.ErasureService.VerifyErasure:input_type -> memd.v1.VerifyErasureRequest
+	36, // 78: memd.v1.ErasureService.RemoveSurvivors:input_type -> memd.v1.RemoveSurvivorsRequest
+	38, // 79: memd.v1.ErasureService.GetReceiptKeys:input_type -> memd.v1.GetReceiptKeysRequest
+	40, // 80: memd.v1.ErasureService.PlanRetention:input_type -> memd.v1.PlanRetentionRequest
+	42, // 81: memd.v1.ErasureService.RunRetention:input_type -> memd.v1.RunRetentionRequest
+	5,  // 82: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
+	7,  // 83: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
+	9,  // 84: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
+	14, // 85: memd.v1.ErasureService.ApproveDeletion:output_type -> memd.v1.ApproveDeletionResponse
+	16, // 86: memd.v1.ErasureService.VoidApproval:output_type -> memd.v1.VoidApprovalResponse
+	18, // 87: memd.v1.ErasureService.ListApprovals:output_type -> memd.v1.ListApprovalsResponse
+	11, // 88: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
+	21, // 89: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
+	23, // 90: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
+	25, // 91: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
+	27, // 92: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
+	29, // 93: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
+	31, // 94: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
+	33, // 95: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
+	35, // 96: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
+	37, // 97: memd.v1.ErasureService.RemoveSurvivors:output_type -> memd.v1.RemoveSurvivorsResponse
+	39, // 98: memd.v1.ErasureService.GetReceiptKeys:output_type -> memd.v1.GetReceiptKeysResponse
+	41, // 99: memd.v1.ErasureService.PlanRetention:output_type -> memd.v1.PlanRetentionResponse
+	43, // 100: memd.v1.ErasureService.RunRetention:output_type -> memd.v1.RunRetentionResponse
+	82, // [82:101] is the sub-list for method output_type
+	63, // [63:82] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_erasure_proto_init() }
@@ -3534,14 +3998,14 @@ func file_memd_v1_erasure_proto_init() {
 	}
 	file_memd_v1_admin_proto_init()
 	file_memd_v1_common_proto_init()
-	file_memd_v1_erasure_proto_msgTypes[42].OneofWrappers = []any{}
+	file_memd_v1_erasure_proto_msgTypes[47].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_erasure_proto_rawDesc), len(file_memd_v1_erasure_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   45,
+			NumEnums:      4,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

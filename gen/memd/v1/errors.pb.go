@@ -74,6 +74,9 @@ const (
 	Reason_REASON_ERASED_BEFORE Reason = 13
 	// FAILED_PRECONDITION. The month of the source was expired by retention.
 	Reason_REASON_MONTH_EXPIRED Reason = 14
+	// FAILED_PRECONDITION. The month may not be expired: the tenant's policy or a
+	// legal hold keeps it.
+	Reason_REASON_MONTH_KEPT Reason = 80
 	// FAILED_PRECONDITION. A source of a derived row is erased, deleted, changed
 	// since it was read, or not visible. Read again and derive again.
 	Reason_REASON_SOURCE_GONE Reason = 15
@@ -162,6 +165,7 @@ var (
 		12: "REASON_SOURCE_TIME_REQUIRED",
 		13: "REASON_ERASED_BEFORE",
 		14: "REASON_MONTH_EXPIRED",
+		80: "REASON_MONTH_KEPT",
 		15: "REASON_SOURCE_GONE",
 		16: "REASON_STALE",
 		17: "REASON_VERSION_CONFLICT",
@@ -206,6 +210,7 @@ var (
 		"REASON_SOURCE_TIME_REQUIRED":   12,
 		"REASON_ERASED_BEFORE":          13,
 		"REASON_MONTH_EXPIRED":          14,
+		"REASON_MONTH_KEPT":             80,
 		"REASON_SOURCE_GONE":            15,
 		"REASON_STALE":                  16,
 		"REASON_VERSION_CONFLICT":       17,
@@ -264,7 +269,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\xd2\b\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\xe9\b\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -284,7 +289,8 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x15REASON_MEMORY_DELETED\x10\v\x12\x1f\n" +
 	"\x1bREASON_SOURCE_TIME_REQUIRED\x10\f\x12\x18\n" +
 	"\x14REASON_ERASED_BEFORE\x10\r\x12\x18\n" +
-	"\x14REASON_MONTH_EXPIRED\x10\x0e\x12\x16\n" +
+	"\x14REASON_MONTH_EXPIRED\x10\x0e\x12\x15\n" +
+	"\x11REASON_MONTH_KEPT\x10P\x12\x16\n" +
 	"\x12REASON_SOURCE_GONE\x10\x0f\x12\x10\n" +
 	"\fREASON_STALE\x10\x10\x12\x1b\n" +
 	"\x17REASON_VERSION_CONFLICT\x10\x11\x12\x19\n" +

@@ -68,6 +68,12 @@ const (
 	// ErasureServiceGetReceiptKeysProcedure is the procedure name of the ErasureService's
 	// GetReceiptKeys RPC.
 	ErasureServiceGetReceiptKeysProcedure = "/memd.v1.ErasureService/GetReceiptKeys"
+	// ErasureServicePlanRetentionProcedure is the procedure name of the ErasureService's PlanRetention
+	// RPC.
+	ErasureServicePlanRetentionProcedure = "/memd.v1.ErasureService/PlanRetention"
+	// ErasureServiceRunRetentionProcedure is the procedure name of the ErasureService's RunRetention
+	// RPC.
+	ErasureServiceRunRetentionProcedure = "/memd.v1.ErasureService/RunRetention"
 )
 
 var (
@@ -205,6 +211,22 @@ var (
 			IdempotencyLevel: connect.IdempotencyNoSideEffects,
 		}
 	})
+	erasureServicePlanRetentionSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("PlanRetention"),
+			Procedure:        ErasureServicePlanRetentionProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
+	erasureServiceRunRetentionSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType:       connect.StreamTypeUnary,
+			Schema:           v1.File_memd_v1_erasure_proto.Services().ByName("ErasureService").Methods().ByName("RunRetention"),
+			Procedure:        ErasureServiceRunRetentionProcedure,
+			IdempotencyLevel: connect.IdempotencyIdempotent,
+		}
+	})
 )
 
 // ErasureServiceClient is a client for the memd.v1.ErasureService service.
@@ -277,6 +299,15 @@ type ErasureServiceClient interface {
 	// GetReceiptKeys returns the public keys that receipts verify with. They say
 	// nothing about anybody; every key may ask.
 	GetReceiptKeys(context.Context, *v1.GetReceiptKeysRequest) (*v1.GetReceiptKeysResponse, error)
+	// PlanRetention returns the months of a tenant of which there is anything, by
+	// class, with what a RunRetention would do about each and why. It counts by
+	// reading all of the tenant's rows. It needs the role "operator" or "auditor".
+	PlanRetention(context.Context, *v1.PlanRetentionRequest) (*v1.PlanRetentionResponse, error)
+	// RunRetention begins to expire what is due, as workers do by themselves every
+	// hour, at most 48 months at a time, and returns the plan as it is then. From its
+	// return on nothing can be written into these months. They are erasures of the
+	// kind MONTH. It needs the role "operator".
+	RunRetention(context.Context, *v1.RunRetentionRequest) (*v1.RunRetentionResponse, error)
 }
 
 // NewErasureServiceClient constructs a client for the memd.v1.ErasureService service. Multiple
@@ -376,6 +407,15 @@ type ErasureServiceHandler interface {
 	// GetReceiptKeys returns the public keys that receipts verify with. They say
 	// nothing about anybody; every key may ask.
 	GetReceiptKeys(context.Context, *v1.GetReceiptKeysRequest) (*v1.GetReceiptKeysResponse, error)
+	// PlanRetention returns the months of a tenant of which there is anything, by
+	// class, with what a RunRetention would do about each and why. It counts by
+	// reading all of the tenant's rows. It needs the role "operator" or "auditor".
+	PlanRetention(context.Context, *v1.PlanRetentionRequest) (*v1.PlanRetentionResponse, error)
+	// RunRetention begins to expire what is due, as workers do by themselves every
+	// hour, at most 48 months at a time, and returns the plan as it is then. From its
+	// return on nothing can be written into these months. They are erasures of the
+	// kind MONTH. It needs the role "operator".
+	RunRetention(context.Context, *v1.RunRetentionRequest) (*v1.RunRetentionResponse, error)
 }
 
 // RegisterErasureServiceHandler registers svc as the memd.v1.ErasureService implementation on
@@ -400,6 +440,8 @@ func RegisterErasureServiceHandler(server *connect.Server, svc ErasureServiceHan
 		connect.Method{Spec: erasureServiceVerifyErasureSpec(), Handler: adapter.verifyErasure},
 		connect.Method{Spec: erasureServiceRemoveSurvivorsSpec(), Handler: adapter.removeSurvivors},
 		connect.Method{Spec: erasureServiceGetReceiptKeysSpec(), Handler: adapter.getReceiptKeys},
+		connect.Method{Spec: erasureServicePlanRetentionSpec(), Handler: adapter.planRetention},
+		connect.Method{Spec: erasureServiceRunRetentionSpec(), Handler: adapter.runRetention},
 	)
 }
 
@@ -488,6 +530,14 @@ func (UnimplementedErasureServiceHandler) RemoveSurvivors(context.Context, *v1.R
 
 func (UnimplementedErasureServiceHandler) GetReceiptKeys(context.Context, *v1.GetReceiptKeysRequest) (*v1.GetReceiptKeysResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.GetReceiptKeys is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) PlanRetention(context.Context, *v1.PlanRetentionRequest) (*v1.PlanRetentionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.PlanRetention is not implemented")
+}
+
+func (UnimplementedErasureServiceHandler) RunRetention(context.Context, *v1.RunRetentionRequest) (*v1.RunRetentionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "memd.v1.ErasureService.RunRetention is not implemented")
 }
 
 type erasureServiceClient struct {
@@ -625,6 +675,22 @@ func (c *erasureServiceClient) RemoveSurvivors(ctx context.Context, req *v1.Remo
 func (c *erasureServiceClient) GetReceiptKeys(ctx context.Context, req *v1.GetReceiptKeysRequest) (*v1.GetReceiptKeysResponse, error) {
 	var res v1.GetReceiptKeysResponse
 	if err := c.client.CallUnary(ctx, erasureServiceGetReceiptKeysSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) PlanRetention(ctx context.Context, req *v1.PlanRetentionRequest) (*v1.PlanRetentionResponse, error) {
+	var res v1.PlanRetentionResponse
+	if err := c.client.CallUnary(ctx, erasureServicePlanRetentionSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *erasureServiceClient) RunRetention(ctx context.Context, req *v1.RunRetentionRequest) (*v1.RunRetentionResponse, error) {
+	var res v1.RunRetentionResponse
+	if err := c.client.CallUnary(ctx, erasureServiceRunRetentionSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -826,6 +892,30 @@ func (h erasureServiceHandler) getReceiptKeys(ctx context.Context, _ connect.Spe
 		return err
 	}
 	res, err := h.svc.GetReceiptKeys(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) planRetention(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.PlanRetentionRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.PlanRetention(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h erasureServiceHandler) runRetention(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.RunRetentionRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.RunRetention(ctx, &req)
 	if err != nil {
 		return err
 	}
