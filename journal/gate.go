@@ -110,11 +110,12 @@ func (j *Journal) Err() error {
 // another server than the gate is open for closes the gate, and the two are
 // compared at once.
 func (j *Journal) Admit(ctx context.Context, conn *pgx.Conn) error {
+	last := j.lastSeen()
 	p, err := ReadPosition(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if j.fits(p) {
+	if j.fits(p, last) {
 		return nil
 	}
 	j.shut(errUnchecked)
@@ -130,11 +131,19 @@ func (j *Journal) Admit(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// fits reports whether the gate is open for what a database says.
-func (j *Journal) fits(p Position) bool {
+// fits reports whether the gate is open for what a database says, which must know
+// the last record that had been seen before it was asked: others may have been
+// noted since.
+func (j *Journal) fits(p Position, last int64) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.open && p.Server == j.server && p.Known == p.Server && p.Seq >= j.last && p.Restores == j.restores && !p.Restoring
+	return j.open && p.Server == j.server && p.Known == p.Server && p.Seq >= last && p.Restores == j.restores && !p.Restoring
+}
+
+func (j *Journal) lastSeen() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.last
 }
 
 func (j *Journal) shut(why error) {
@@ -342,6 +351,7 @@ func (j *Journal) Run(ctx context.Context) error {
 // watch asks whether the gate still fits, and compares when it does not.
 func (j *Journal) watch(ctx context.Context) error {
 	var p Position
+	last := j.lastSeen()
 	err := j.c.Pool.With(ctx, func(db pg.DB) (err error) {
 		p, err = ReadPosition(ctx, db)
 		return err
@@ -349,7 +359,7 @@ func (j *Journal) watch(ctx context.Context) error {
 	if err != nil {
 		return nil //nolint:nilerr // An outage is told by those whom it concerns.
 	}
-	if j.fits(p) {
+	if j.fits(p, last) {
 		return nil
 	}
 	j.shut(errUnchecked)
