@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"provenance":          {".", "internal/pg"},
 	"tombstones":          {".", "internal/pg"},
 	"journal":             {".", "internal/pg", "shred/ledger"},
-	"restore":             {".", "internal/pg", "journal", "shred", "shred/ledger", "memory", "sessions", "artifacts", "tenants", "erasure"},
+	"restore":             {".", "internal/pg", "journal", "shred", "shred/ledger", "memory", "sessions", "artifacts", "tenants", "erasure", "receipts"},
 	"backup":              {".", "internal/pg", "internal/cluster", "journal"},
 	"receipts":            {".", "internal/pg", "shred", "shred/ledger"},
 	"tenants":             {".", "internal/pg", "shred", "provenance", "tombstones"},

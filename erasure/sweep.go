@@ -51,19 +51,11 @@ func (r *Runner) sweep(ctx context.Context, j Job, n *notes) error {
 		}
 		return noteStep(ctx, tx, j, StepSweep, *n, false, r.Clock.Now())
 	})
-	for stage := StageArtifacts; stage <= StageMemory && err == nil; stage++ {
-		if j.reaches(stage) {
-			err = r.sweepStage(ctx, j, stage)
-		}
+	if err == nil {
+		err = r.sweepRows(ctx, j, n)
 	}
 	if err == nil && j.Kind == KindMonth {
-		if _, err = r.dropMonth(ctx, j, StepSweep); err == nil {
-			err = r.done(ctx, j, StepSweep, *n)
-		}
-		return err
-	}
-	if err == nil && j.Kind == KindUser {
-		err = r.sweepStale(ctx, j, n)
+		return r.done(ctx, j, StepSweep, *n)
 	}
 	if err == nil {
 		err = r.callTargets(ctx, j, roundSweep, purge.BeforeSessions, purge.WithSessions, purge.AfterMemory)
@@ -72,6 +64,26 @@ func (r *Runner) sweep(ctx context.Context, j Job, n *notes) error {
 		return err
 	}
 	return r.done(ctx, j, StepSweep, *n)
+}
+
+// sweepRows sweeps memd's own stores.
+func (r *Runner) sweepRows(ctx context.Context, j Job, n *notes) error {
+	for stage := StageArtifacts; stage <= StageMemory; stage++ {
+		if !j.reaches(stage) {
+			continue
+		}
+		if err := r.sweepStage(ctx, j, stage); err != nil {
+			return err
+		}
+	}
+	switch j.Kind {
+	case KindUser:
+		return r.sweepStale(ctx, j, n)
+	case KindMonth:
+		_, err := r.dropMonth(ctx, j, StepSweep)
+		return err
+	}
+	return nil
 }
 
 func (r *Runner) sweepStage(ctx context.Context, j Job, stage Stage) error {

@@ -3,9 +3,9 @@
 //
 // # Facts
 //
-// Triggers write facts (tombstones, fences, erasures, tenants' states and
-// policies, revoked API keys, punctures, key trees) into memd.ledger_outbox, in
-// the transaction that makes them. Whoever ships takes all that are committed,
+// Triggers write facts (tombstones, fences, erasures, holds, tenants' states,
+// policies and transitions, revoked API keys, punctures, key trees) into
+// memd.ledger_outbox, in the transaction that makes them. Whoever ships takes all that are committed,
 // writes them as one record to every ledger, and takes them out of the outbox in
 // the transaction that notes the record. A fact is taken out by its own id, not
 // up to a number, so one whose transaction commits late is not skipped; and of
@@ -20,6 +20,25 @@
 //
 // What was committed is acknowledged, and a key version is destroyed, only after
 // Flush.
+//
+// # A new kind of fact
+//
+// Whatever would be wrong to lose by a rollback is a fact. Six places know of a
+// kind, all but the first two in the migration of the outbox:
+//
+//  1. Kind in record.go, and its name: append only.
+//  2. What makes it waits for Flush: internal/server/durable.go.
+//  3. The bound of memd.ledger_outbox.kind, and the list in its comment.
+//  4. A trigger on the table, memd.note_fact with the kind and the columns that
+//     are left out; or memd.note_facts, where statements change many rows. None
+//     names anybody, and no column is secret unless sealed.
+//  5. memd.replay_fact: how a database that lost it has it again. It is called
+//     with every fact of every kind in the order in which they were made, also
+//     with such as it has, and may be called again. memd.replay_row puts a row
+//     back as it was; the table's own triggers fire.
+//  6. memd.note_all, for ledgers that are rebuilt.
+//
+// TestJournal_EveryKind fails while one of 4 to 6 is missing.
 //
 // # Gate
 //

@@ -68,7 +68,7 @@ func Open(ctx context.Context, c Config) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := j.Check(ctx); err != nil {
+	if _, err := j.Check(ctx); err != nil {
 		j.Close()
 		return nil, err
 	}
@@ -110,40 +110,29 @@ func (j *Journal) Err() error {
 // another server than the gate is open for closes the gate, and the two are
 // compared at once.
 func (j *Journal) Admit(ctx context.Context, conn *pgx.Conn) error {
-	last := j.lastSeen()
-	p, err := ReadPosition(ctx, conn)
-	if err != nil {
+	p, fits, err := j.look(ctx, conn)
+	if err != nil || fits {
 		return err
-	}
-	if j.fits(p, last) {
-		return nil
 	}
 	j.shut(errUnchecked)
-	if err := j.Check(ctx); err != nil {
-		return err
+	compared, err := j.Check(ctx)
+	if err == nil && compared != p.Server {
+		err = errUnchecked // The connection is one to another server yet.
 	}
-	// The connection is one to the server that was compared, or to another yet.
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if !j.open || j.server != p.Server {
-		return errUnchecked
-	}
-	return nil
+	return err
 }
 
-// fits reports whether the gate is open for what a database says, which must know
-// the last record that had been seen before it was asked: others may have been
-// noted since.
-func (j *Journal) fits(p Position, last int64) bool {
+// look asks a database, and reports whether the gate is open for what it says.
+func (j *Journal) look(ctx context.Context, db pg.DB) (p Position, fits bool, err error) {
+	j.mu.Lock()
+	last := j.last // Before asking: a record that is noted meanwhile is none too few.
+	j.mu.Unlock()
+	if p, err = ReadPosition(ctx, db); err != nil {
+		return p, false, err
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.open && p.Server == j.server && p.Known == p.Server && p.Seq >= last && p.Restores == j.restores && !p.Restoring
-}
-
-func (j *Journal) lastSeen() int64 {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.last
+	return p, j.open && p.Server == j.server && p.Known == p.Server && p.Seq >= last && p.Restores == j.restores && !p.Restoring, nil
 }
 
 func (j *Journal) shut(why error) {
@@ -163,25 +152,26 @@ func (j *Journal) seen(seq int64) {
 	j.last = max(j.last, seq)
 }
 
-// Check compares the database with the ledgers and opens or closes the gate.
-func (j *Journal) Check(ctx context.Context) error {
+// Check compares the database with the ledgers and opens or closes the gate. It
+// returns the server for which it opened it.
+func (j *Journal) Check(ctx context.Context) (server string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	select {
 	case j.checking <- struct{}{}:
 		defer func() { <-j.checking }()
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for a comparison with the ledger: %w", ctx.Err())
+		return "", fmt.Errorf("waiting for a comparison with the ledger: %w", ctx.Err())
 	}
 	p, err := j.check(ctx)
 	if err != nil {
 		if !errors.Is(err, memd.ErrRolledBack) {
 			// Not known to be rolled back, but nobody knows that it was not.
 			j.shut(fmt.Errorf("%w (%w)", errUnchecked, err))
-			return err
+			return "", err
 		}
 		j.shut(err)
-		return err
+		return "", err
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -192,10 +182,10 @@ func (j *Journal) Check(ctx context.Context) error {
 		default:
 			close(j.restored)
 		}
-		return j.why
+		return "", j.why
 	}
 	j.open, j.why, j.server, j.restores, j.last = true, nil, p.Server, p.Restores, p.Seq
-	return nil
+	return p.Server, nil
 }
 
 // check returns the position of a database from which nothing is missing.
@@ -350,20 +340,17 @@ func (j *Journal) Run(ctx context.Context) error {
 
 // watch asks whether the gate still fits, and compares when it does not.
 func (j *Journal) watch(ctx context.Context) error {
-	var p Position
-	last := j.lastSeen()
+	var fits bool
 	err := j.c.Pool.With(ctx, func(db pg.DB) (err error) {
-		p, err = ReadPosition(ctx, db)
+		_, fits, err = j.look(ctx, db)
 		return err
 	})
-	if err != nil {
+	if err != nil || fits {
 		return nil //nolint:nilerr // An outage is told by those whom it concerns.
 	}
-	if j.fits(p, last) {
-		return nil
-	}
 	j.shut(errUnchecked)
-	return j.Check(ctx)
+	_, err = j.Check(ctx)
+	return err
 }
 
 // ErrHeld is what waits for memd restore release.

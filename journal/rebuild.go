@@ -13,7 +13,7 @@ const sqlNoteAll = `SELECT memd.note_all()`
 
 // Rebuild writes a ledger that was lost anew, from the database: every fact that
 // it knows, as the beginning of a journal. The Config's Pool is the owner's, and
-// its Rebuilding is set. trees writes the key trees. It is refused with
+// its Rebuilding is set. trees writes what else a ledger holds. It is refused with
 // memd.ErrExists while any location still has the database's last record, or a
 // later one: then there is something to mirror, or to restore. Safe to repeat.
 //

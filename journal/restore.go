@@ -26,7 +26,7 @@ const (
 SELECT coalesce(sum(memd.replay_fact(f.kind, f.fact)), 0)::bigint
 FROM (SELECT u.kind, u.fact FROM unnest(@kinds::smallint[], @facts::jsonb[]) WITH ORDINALITY AS u (kind, fact, n) ORDER BY u.n OFFSET 0) f`
 
-	sqlReplays = `SELECT place, tenant_no, id, done FROM memd.replays WHERE kind = 3 ORDER BY place`
+	sqlReplays = `SELECT place, tenant_no, id, had, reached FROM memd.replays WHERE kind = 3 ORDER BY place`
 
 	sqlReopen = `SELECT memd.reopen_erasure(@tenant, @request)`
 
@@ -228,8 +228,9 @@ type Again struct {
 	Place   int64
 	Tenant  memd.TenantNo
 	Request uuid.UUID
-	// Done: it had been done, before any hold that is in force now was set.
-	Done bool
+	// Had is the state that the database knew it in, zero when it did not know it;
+	// Reached the one that it had come to, as erasure.State counts.
+	Had, Reached int16
 }
 
 // Replays returns the erasures that are to be carried out again, in the order in

@@ -210,10 +210,14 @@ END $$;
 -- worker drains the writers and goes on from there. A fence that another request
 -- holds stays that one's. Under a legal hold nothing is fenced: the request waits
 -- as it was accepted, and the worker fences when the hold is released. The
--- application may accept, and can neither raise nor lower a fence otherwise.
+-- application may accept, and can neither raise nor lower a fence otherwise. In a
+-- restore all of that comes back by itself, as it was.
 CREATE FUNCTION memd.fence_accepted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+  IF (SELECT s.restoring FROM memd.ledger_state s) THEN
+    RETURN NULL;
+  END IF;
   IF memd.held(NEW.tenant_no, NEW.kind, NEW.user_ref, NEW.session_ref) THEN
     IF NEW.kind = 4 AND NOT EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = NEW.tenant_no AND t.state = 5) THEN
       RAISE EXCEPTION 'the tenant is not drained' USING ERRCODE = 'MD004';

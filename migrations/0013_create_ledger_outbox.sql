@@ -37,8 +37,11 @@ CREATE TABLE memd.replays (
   tenant_no  bigint   NOT NULL,
   kind       smallint NOT NULL CHECK (kind IN (3, 4)),
   id         uuid     NOT NULL,
-  -- Of an erasure: it had been done, so that no hold of today stands in its way.
-  done       boolean  NOT NULL DEFAULT false,
+  -- Of an erasure: the state that it was in by the database's own word, 0 if it
+  -- was not there, and the one that it had reached. One that had been done is
+  -- stopped by no hold of today.
+  had        smallint NOT NULL DEFAULT 0,
+  reached    smallint NOT NULL DEFAULT 0,
   fact       jsonb    NOT NULL,
   UNIQUE (tenant_no, kind, id)
 );
@@ -157,20 +160,22 @@ BEGIN
   WHEN 2 THEN
     PERFORM memd.replay_row('memd.fences', 'tenant_no, user_ref', p_fact);
   WHEN 3 THEN
-    -- One that this database has done itself is not carried out again: by now
-    -- the user may have returned.
+    -- What this database has done itself is not carried out again: by now the
+    -- user may have returned. Nor does an erasure go back to an earlier state:
+    -- that fact was on its way.
     SELECT e.state INTO had FROM memd.erasures e
     WHERE e.tenant_no = (p_fact ->> 'tenant_no')::bigint AND e.request_id = (p_fact ->> 'request_id')::uuid;
-    -- Nor does it go back to an earlier state: that fact was on its way.
     IF had > (p_fact ->> 'state')::smallint THEN
       RETURN 0;
     END IF;
-    PERFORM memd.replay_row('memd.erasures', 'tenant_no, request_id', p_fact);
-    IF coalesce(had, 0) < 3 OR EXISTS (SELECT FROM memd.replays r WHERE r.tenant_no = (p_fact ->> 'tenant_no')::bigint
-        AND r.kind = 3 AND r.id = (p_fact ->> 'request_id')::uuid) THEN
-      INSERT INTO memd.replays (tenant_no, kind, id, done, fact)
-      VALUES ((p_fact ->> 'tenant_no')::bigint, 3, (p_fact ->> 'request_id')::uuid, (p_fact ->> 'state')::smallint >= 3, '{}')
-      ON CONFLICT (tenant_no, kind, id) DO UPDATE SET done = excluded.done;
+    -- What was swept is swept again, and then final again.
+    PERFORM memd.replay_row('memd.erasures', 'tenant_no, request_id', CASE
+      WHEN had = 3 AND (p_fact ->> 'state')::smallint = 4 THEN p_fact || '{"state": 3, "final_at": null}' ELSE p_fact END);
+    UPDATE memd.replays SET reached = (p_fact ->> 'state')::smallint
+    WHERE tenant_no = (p_fact ->> 'tenant_no')::bigint AND kind = 3 AND id = (p_fact ->> 'request_id')::uuid;
+    IF NOT FOUND AND (coalesce(had, 0) < 3 OR had < (p_fact ->> 'state')::smallint) THEN
+      INSERT INTO memd.replays (tenant_no, kind, id, had, reached, fact)
+      VALUES ((p_fact ->> 'tenant_no')::bigint, 3, (p_fact ->> 'request_id')::uuid, coalesce(had, 0), (p_fact ->> 'state')::smallint, '{}');
     END IF;
   WHEN 4 THEN
     -- One in force waits: what had been erased before it was set is erased first.

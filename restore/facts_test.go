@@ -58,7 +58,7 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 	late := w.Tenant("late", memdtest.Policy())
 	w.flush()
 
-	w.DB.Rollback(snapshot)
+	w.rollback(snapshot)
 	w.closed()
 	report, err := restore.Run(t.Context(), w.config())
 	if err != nil || report.Erasures != 1 {
@@ -108,7 +108,7 @@ func TestRun_KeysAreLost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.DB.Rollback(snapshot)
+	w.rollback(snapshot)
 	w.closed()
 	for _, c := range []struct {
 		advance time.Duration
@@ -135,7 +135,7 @@ func TestRun_UnreadableRow(t *testing.T) {
 	snapshot := w.DB.Snapshot()
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
 	w.flush()
-	w.DB.Rollback(snapshot)
+	w.rollback(snapshot)
 	w.closed()
 	if err := w.owner.With(t.Context(), func(db pg.DB) error {
 		_, err := db.Exec(t.Context(), `ALTER TABLE memd.memories DISABLE TRIGGER USER`)

@@ -17,6 +17,7 @@ import (
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/journal"
+	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/ledger"
 )
@@ -69,6 +70,8 @@ type Report struct {
 	// out again.
 	Fell     int64
 	Erasures int
+	// Receipts counts those that had been issued since.
+	Receipts int
 	// Tenants and Rows count what was opened to see that it opens.
 	Tenants, Rows int
 	// Generation is the one that numbers are given out in from now on.
@@ -145,7 +148,12 @@ func RebuildLedger(ctx context.Context, pool *pg.Pool, ledgers []ledger.Ledger, 
 		return 0, err
 	}
 	defer j.Close()
-	return j.Rebuild(ctx, func(ctx context.Context, db pg.DB) error { return shred.PutTrees(ctx, db, ledgers) })
+	return j.Rebuild(ctx, func(ctx context.Context, db pg.DB) error {
+		if err := shred.PutTrees(ctx, db, ledgers); err != nil {
+			return err
+		}
+		return receipts.Refill(ctx, db, ledger.Mirror(ledgers))
+	})
 }
 
 // alone keeps every other restore of the database away.
@@ -199,6 +207,9 @@ func (r *restorer) run(ctx context.Context) error {
 	if err := r.erase(ctx); err != nil {
 		return err
 	}
+	if r.report.Receipts, err = receipts.Recover(ctx, r.Pool, ledger.Mirror(r.Ledgers), p.Installation); err != nil {
+		return err
+	}
 	if err := r.verify(ctx); err != nil {
 		return err
 	}
@@ -230,23 +241,10 @@ func (r *restorer) replay(ctx context.Context, p journal.Position) (journal.Posi
 	}
 }
 
-// errWaits is what a rotation gets: it is not for a restore.
-var errWaits = fmt.Errorf("rotations wait for the release of the restore: %w", memd.ErrErasureUnfinished)
-
 // erase carries out again what had been accepted: first what had been done, then
 // the holds that were set since, then what was still open and no hold stops.
 func (r *restorer) erase(ctx context.Context) error {
-	rotator, err := shred.NewRotator(shred.RotatorConfig{
-		Pool: r.Pool, Worker: r.KMS, Shredder: r.KMS, Ledgers: r.Ledgers, Clock: r.Clock, Logger: r.Logger,
-		Allowed: func(context.Context) error { return errWaits },
-	})
-	if err != nil {
-		return err
-	}
-	runner := &erasure.Runner{
-		Pool: r.Pool, Rotator: rotator, Clock: r.Clock, Logger: r.Logger,
-		Parts: erasure.Parts{Stores: []erasure.Store{erasure.ArtifactStore{}, erasure.SessionStore{}, erasure.MemoryStore{}}},
-	}
+	runner := &erasure.Runner{Pool: r.Pool, Clock: r.Clock, Logger: r.Logger}
 	if err := r.eraseAll(ctx, runner, true); err != nil {
 		return err
 	}
@@ -290,7 +288,7 @@ func (r *restorer) byUser(ctx context.Context, all []journal.Again, done bool) [
 	index := map[who]int{}
 	var lists [][]journal.Again
 	for _, a := range all {
-		if a.Done != done {
+		if (erasure.State(a.Reached) >= erasure.StateDone) != done {
 			continue
 		}
 		var job erasure.Job
@@ -313,8 +311,11 @@ func (r *restorer) byUser(ctx context.Context, all []journal.Again, done bool) [
 // again carries one erasure out, up to where keys would be destroyed. The worker
 // goes on from there after the release.
 func (r *restorer) again(ctx context.Context, runner *erasure.Runner, a journal.Again) error {
-	if err := r.journal.Reopen(ctx, a); err != nil {
-		return err
+	had, reached := erasure.State(a.Had), erasure.State(a.Reached)
+	if had < erasure.StateDone {
+		if err := r.journal.Reopen(ctx, a); err != nil {
+			return err
+		}
 	}
 	var job erasure.Job
 	err := r.Pool.With(ctx, func(db pg.DB) (err error) {
@@ -324,7 +325,7 @@ func (r *restorer) again(ctx context.Context, runner *erasure.Runner, a journal.
 	if err != nil {
 		return err
 	}
-	if _, err := runner.Run(ctx, job); err != nil && !errors.Is(err, errWaits) {
+	if err := runner.Again(ctx, job, had, reached); err != nil {
 		return err
 	}
 	return r.journal.Replayed(ctx, a)

@@ -26,7 +26,7 @@ func TestInvariant9_RestoreBringsNobodyBack(t *testing.T) {
 	w.add(said("dave", "d1", "dave is lost with the time"))
 	lost := w.number(`SELECT max(subject_no) FROM memd.subjects`)
 
-	w.DB.Rollback(snapshot)
+	w.rollback(snapshot)
 	w.closed()
 	if n := w.number(`SELECT count(*) FROM memd.memories`); n != 8 {
 		t.Fatalf("the database was not rolled back: %d rows", n)

@@ -117,7 +117,8 @@ func (s *sweep) once(k int, mode fault.Mode) string {
 	return s.left(clean)
 }
 
-// left is the state that a restore leaves, without what is of the moment.
+// left is the state that a restore leaves, without what is of the moment: how
+// many records the facts of the restore itself fill is one.
 func (s *sweep) left(pool *pg.Pool) string {
 	s.t.Helper()
 	var text string
@@ -131,7 +132,7 @@ func (s *sweep) left(pool *pg.Pool) string {
 		  (SELECT string_agg(concat_ws(' ', 'puncture', p.path, p.epoch), E'\n' ORDER BY p.path) FROM memd.punctures p),
 		  (SELECT string_agg(concat_ws(' ', 'tree', k.epoch, encode(k.digest, 'hex')), E'\n' ORDER BY k.epoch) FROM memd.key_trees k),
 		  (SELECT string_agg(concat_ws(' ', 'subject', u.subject_no, u.retired_at IS NOT NULL), E'\n' ORDER BY u.subject_no) FROM memd.subjects u),
-		  (SELECT concat_ws(' ', 'state', l.seq, l.restoring, l.held) FROM memd.ledger_state l),
+		  (SELECT concat_ws(' ', 'state', l.restoring, l.held) FROM memd.ledger_state l),
 		  (SELECT count(*) FROM memd.replays),
 		  (SELECT count(*) FROM memd_jobs.river_job))`).Scan(&text)
 	})

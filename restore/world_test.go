@@ -77,8 +77,10 @@ func (w *world) add(rows ...memory.Row) []uuid.UUID {
 // went with the old server.
 func (w *world) admits(userID string) {
 	w.t.Helper()
+	r := said(userID, uuid.NewString(), userID)
 	w.within(userID+" admitted", func() bool {
-		_, err := w.srv.Memory.Add(w.t.Context(), w.tenant, []memory.Row{said(userID, "n1", userID)})
+		r.SourceTime = time.Now() // Who was forgotten has to say something new.
+		_, err := w.srv.Memory.Add(w.t.Context(), w.tenant, []memory.Row{r})
 		return err == nil
 	})
 }
@@ -142,6 +144,13 @@ func (w *world) closed() {
 			return errors.Is(err, memd.ErrRolledBack)
 		})
 	}
+}
+
+// rollback puts a snapshot in the database's place, under a running server.
+func (w *world) rollback(snapshot string) {
+	w.t.Helper()
+	w.StopWorker() // It would end too, but River takes its time over a closed gate.
+	w.DB.Rollback(snapshot)
 }
 
 // reopened starts new processes after a restore, which ends the old ones.

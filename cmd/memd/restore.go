@@ -118,7 +118,7 @@ func printRestore(w io.Writer, r restore.Report) {
 	for _, k := range kinds {
 		fmt.Fprintf(w, "  %6d  %s\n", r.Facts[k], k)
 	}
-	fmt.Fprintf(w, "Rows that fell to a tombstone: %d. Erasures carried out again: %d.\n", r.Fell, r.Erasures)
+	fmt.Fprintf(w, "Rows that fell to a tombstone: %d. Erasures carried out again: %d. Receipts recovered: %d.\n", r.Fell, r.Erasures, r.Receipts)
 	fmt.Fprintf(w, "Rows that were opened: %d of %d tenants; all of them open.\n", r.Rows, r.Tenants)
 	fmt.Fprintf(w, "The gate is open, in generation %d. Processes that ran before end, and are to be started again.\n", r.Generation)
 	fmt.Fprintln(w, "Rotations and the destruction of keys wait: look at what was restored, then run \"memd restore release\".")
