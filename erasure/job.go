@@ -194,6 +194,23 @@ func Read(ctx context.Context, db pg.DB, tenant memd.TenantNo, id uuid.UUID) (Jo
 	return readJob(ctx, db, sqlReadJob, pg.Args{"tenant": tenant, "id": id})
 }
 
+const sqlAnother = `
+SELECT EXISTS (SELECT FROM memd.erasures e
+  WHERE e.tenant_no = @tenant AND e.request_id <> @id AND e.user_ref = @user AND e.accepted_at >= @accepted
+    AND (e.kind = 1 OR @kind <> 1 AND e.session_ref = @session))`
+
+// Another reports whether somebody has asked since to forget the same, or more.
+func Another(ctx context.Context, db pg.DB, j Job) (bool, error) {
+	var another bool
+	err := db.QueryRow(ctx, sqlAnother, pg.Args{
+		"tenant": j.Tenant, "id": j.ID, "user": refOrNull(j.User), "session": refOrNull(j.Session), "kind": j.Kind, "accepted": j.AcceptedAt,
+	}).Scan(&another)
+	if err != nil {
+		return false, fmt.Errorf("looking for another erasure: %w", err)
+	}
+	return another, nil
+}
+
 func readByNo(ctx context.Context, db pg.DB, tenant memd.TenantNo, no memd.Number) (Job, error) {
 	return readJob(ctx, db, sqlReadJobByNo, pg.Args{"tenant": tenant, "no": no})
 }

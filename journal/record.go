@@ -28,9 +28,10 @@ const (
 	KindTree       Kind = 8
 	KindTransition Kind = 9
 	KindApproval   Kind = 10
+	KindUndo       Kind = 11
 )
 
-var kindNames = [...]string{"unknown", "tombstone", "fence", "erasure", "hold", "tenant", "revoked API key", "puncture", "key tree", "transition", "approval"}
+var kindNames = [...]string{"unknown", "tombstone", "fence", "erasure", "hold", "tenant", "revoked API key", "puncture", "key tree", "transition", "approval", "undo"}
 
 // String returns the kind's name.
 func (k Kind) String() string {

@@ -6,10 +6,10 @@
 -- codes and sealed values; nothing that names anybody. kind 1 tombstone, 2
 -- fence, 3 erasure, 4 legal hold, 5 tenant, 6 revoked API key, 7 puncture, 8 key
 -- tree (without the tree, which the ledger has itself), 9 tenant's transition, 10
--- approval of a purge.
+-- approval of a purge, 11 undone erasure.
 CREATE TABLE memd.ledger_outbox (
   fact_id bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  kind    smallint NOT NULL CHECK (kind BETWEEN 1 AND 10),
+  kind    smallint NOT NULL CHECK (kind BETWEEN 1 AND 11),
   fact    jsonb    NOT NULL
 );
 GRANT SELECT ON memd.ledger_outbox TO memd_app, memd_worker;
@@ -206,6 +206,9 @@ BEGIN
     EXCEPT ALL SELECT * FROM memd.tenant_transitions WHERE tenant_no = (p_fact ->> 'tenant_no')::bigint;
   WHEN 10 THEN
     PERFORM memd.replay_row('memd.approvals', 'tenant_no, approval_id', p_fact);
+  WHEN 11 THEN
+    PERFORM memd.replay_row('memd.undos', 'tenant_no, request_id', p_fact);
+    PERFORM memd.undo_erasure((p_fact ->> 'tenant_no')::bigint, (p_fact ->> 'request_id')::uuid);
   END CASE;
   RETURN n;
 END $$;
@@ -235,6 +238,7 @@ BEGIN
   UPDATE memd.installation SET generation = p_generation WHERE generation < p_generation;
   -- What was approved, but not asked for yet, was approved on another day.
   UPDATE memd.approvals SET voided_at = now() WHERE request_id IS NULL AND voided_at IS NULL;
+  DELETE FROM memd.undos WHERE epoch IS NULL; -- An approval is of the past that did not happen.
   -- The queue is of a past that did not happen: what is open is put into it anew.
   IF to_regclass('memd_jobs.river_job') IS NOT NULL THEN
     EXECUTE 'DELETE FROM memd_jobs.river_job';
@@ -276,6 +280,7 @@ BEGIN
     UNION ALL SELECT 7, 5, to_jsonb(p) FROM memd.punctures p
     UNION ALL SELECT 8, 6, to_jsonb(k) - 'sealed' FROM memd.key_trees k
     UNION ALL SELECT 9, 7, to_jsonb(x) FROM memd.tenant_transitions x
+    UNION ALL SELECT 11, 8, to_jsonb(u) FROM memd.undos u WHERE u.epoch IS NOT NULL
     UNION ALL SELECT 6, 7, jsonb_build_object('key_id', r.key_id, 'revoked_at', r.revoked_at)
     FROM memd.principals r WHERE r.revoked_at IS NOT NULL
   ) v ORDER BY v.place;

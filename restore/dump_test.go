@@ -1,29 +1,41 @@
 package restore_test
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"forgettable.dev/memd/internal/pgtest"
 	"forgettable.dev/memd/shred/kmsemu"
 )
 
-// program is memd itself, built once.
+// program is memd itself.
 type program struct {
 	w      *world
 	binary string
 }
 
+// built is memd, built once for all tests, in binaries.
+var built = sync.OnceValues(func() (string, error) {
+	binary := filepath.Join(binaries, "memd")
+	if out, err := exec.CommandContext(context.Background(), "go", "build", "-o", binary, "../cmd/memd").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building memd: %w\n%s", err, out)
+	}
+	return binary, nil
+})
+
 func (w *world) program() *program {
 	w.t.Helper()
-	p := &program{w: w, binary: filepath.Join(w.t.TempDir(), "memd")}
-	if out, err := exec.CommandContext(w.t.Context(), "go", "build", "-o", p.binary, "../cmd/memd").CombinedOutput(); err != nil {
-		w.t.Fatalf("building memd: %v\n%s", err, out)
+	binary, err := built()
+	if err != nil {
+		w.t.Fatal(err)
 	}
-	return p
+	return &program{w: w, binary: binary}
 }
 
 // run runs a command as an operator does, on a database.

@@ -18,6 +18,7 @@ import (
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/gcpkms"
 	"forgettable.dev/memd/shred/kmsemu"
+	"forgettable.dev/memd/shred/kmstest"
 	"forgettable.dev/memd/shred/ledger"
 )
 
@@ -29,6 +30,8 @@ type world struct {
 	workerPool   *pg.Pool
 	appPool      *pg.Pool
 	emulator     *kmsemu.Server
+	address      string
+	clock        *kmstest.Clock // the emulator's
 	app          shred.KMS
 	worker       shred.KMS
 	shredder     shred.KMS
@@ -42,9 +45,10 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, db: pgtest.Database(t), installation: uuid.New(), log: slog.New(slog.DiscardHandler), tenants: new(atomic.Int64)}
+	w.clock = kmstest.NewClock(time.Now())
 	w.workerPool = w.db.Pool("memd_worker")
 	w.appPool = w.db.Pool("memd_app")
-	emulator, err := kmsemu.Open(kmsemu.Config{Dir: t.TempDir()})
+	emulator, err := kmsemu.Open(kmsemu.Config{Dir: t.TempDir(), Clock: w.clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +66,8 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	url := "emulator:" + listener.Addr().String()
+	w.address = listener.Addr().String()
+	url := "emulator:" + w.address
 	w.app = w.identity(url, kmsemu.App)
 	w.worker = w.identity(url, kmsemu.Worker)
 	w.shredder = w.identity(url, kmsemu.Shredder)

@@ -166,6 +166,10 @@ func (r *Rotator) lostHead(ctx context.Context, s *session, l line, before treeR
 // proveCover is the second half of step 5: the new state derives from the old
 // one, and covers everything but what was punctured.
 func (r *Rotator) proveCover(ctx context.Context, s *session, l line, before treeRow, tree *Tree) error {
+	graft, err := readGraft(ctx, s, l.entry())
+	if err != nil {
+		return err
+	}
 	beforeState, err := rotationState(ctx, s, entry{before.Tenant, before.Epoch})
 	if err != nil {
 		return err
@@ -182,6 +186,9 @@ func (r *Rotator) proveCover(ctx context.Context, s *session, l line, before tre
 		return unopenable(before, err)
 	}
 	defer old.Zero()
+	if graft != nil {
+		return r.proveGraft(ctx, s, l, *graft, old, tree)
+	}
 	paths, err := AppliedPunctures(ctx, s, l.head.Tenant, l.head.Epoch)
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ func (r *Rotator) advance(ctx context.Context, s *session, l line) error {
 	if err != nil {
 		return r.spoiltVersion(ctx, s, l, j, err)
 	}
-	return r.switchTo(ctx, s, l, row, paths)
+	return r.switchTo(ctx, s, l, row, paths, func(pgx.Tx) error { return nil })
 }
 
 // ledgersBehind makes sure that no ledger knows the epoch that is about to be
@@ -188,6 +188,11 @@ func (r *Rotator) sealNext(ctx context.Context, l line, old *Tree, paths []Path,
 			return treeRow{}, err
 		}
 	}
+	return r.seal(ctx, l, next, version)
+}
+
+// seal seals the state that is to follow the head.
+func (r *Rotator) seal(ctx context.Context, l line, next *Tree, version string) (treeRow, error) {
 	sealed, err := SealTree(ctx, r.c.Worker, version, next)
 	if err != nil {
 		return treeRow{}, err
@@ -219,7 +224,8 @@ WHERE tenant_no = @tenant AND path = ANY(@paths::text[]) AND epoch IS NULL`
 
 // switchTo is step 3, one transaction. Two rotators that got here with the same
 // epoch meet at its primary key, and one of them starts over.
-func (r *Rotator) switchTo(ctx context.Context, s *session, l line, row treeRow, paths []Path) error {
+// also adds to the transaction.
+func (r *Rotator) switchTo(ctx context.Context, s *session, l line, row treeRow, paths []Path, also func(tx pgx.Tx) error) error {
 	e, now := l.nextEntry(), r.c.Clock.Now()
 	err := s.inTx(ctx, func(tx pgx.Tx) error {
 		var head int64
@@ -252,6 +258,9 @@ func (r *Rotator) switchTo(ctx context.Context, s *session, l line, row treeRow,
 		// The new version in the condition: what is sealed under a version that
 		// the journal does not name must not become the head.
 		if err := switchJournal(ctx, tx, e, row.KMSVersion, now); err != nil {
+			return err
+		}
+		if err := also(tx); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, sqlNotifyEpoch, pg.Args{

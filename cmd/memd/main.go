@@ -32,6 +32,7 @@ type cli struct {
 	Backup  backupCmd  `cmd:"" group:"backup" help:"Dump the database, with a manifest."`
 	Restore restoreCmd `cmd:"" group:"backup" help:"Bring a database that was rolled back up to its ledger, so that it serves again."`
 	Ledger  ledgerCmd  `cmd:"" group:"backup" help:"Look after what is kept outside the database."`
+	Shred   shredCmd   `cmd:"" group:"backup" help:"Take back the destruction of the wrong key."`
 
 	Demo  demoCmd  `cmd:"" group:"demo" help:"Show on this machine that forgetting works."`
 	Bench benchCmd `cmd:"" group:"demo" help:"Measure memd on this machine, beside its peers."`

@@ -12,6 +12,7 @@ import (
 
 	"cloud.google.com/go/kms/apiv1/kmspb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"forgettable.dev/memd"
@@ -228,6 +229,39 @@ func (c *Client) Destroy(ctx context.Context, version string) (shred.Version, er
 		// wants versions disabled before they are destroyed ends here.
 		return shred.Version{}, fmt.Errorf("KMS DestroyCryptoKeyVersion: %w: refused for a version that is %v", memd.ErrKeyUnavailable, v.State)
 	}
+}
+
+// Restore makes a version that is scheduled for destruction, or disabled, usable
+// again, and returns it as it is then. Safe to repeat: one that is enabled stays
+// so. memd.ErrShredded: it is destroyed for good. It is no part of shred.KMS,
+// because none of memd's processes may do it; it implements shred.Restorer.
+func (c *Client) Restore(ctx context.Context, version string) (shred.Version, error) {
+	if !versionPattern.MatchString(version) {
+		return shred.Version{}, &memd.InvalidError{Field: "KMS key version", Problem: "must be the full name of a version"}
+	}
+	v, err := c.Get(ctx, version)
+	if err == nil && v.State == shred.VersionDestroyScheduled {
+		err = c.do(ctx, "RestoreCryptoKeyVersion", func(ctx context.Context) error {
+			_, err := c.api.RestoreCryptoKeyVersion(ctx, &kmspb.RestoreCryptoKeyVersionRequest{Name: version})
+			return err
+		})
+		if refusedForState(err) {
+			err = nil // Somebody was quicker; what it is now is asked below.
+		}
+	}
+	if err == nil && v.State != shred.VersionEnabled {
+		err = c.do(ctx, "UpdateCryptoKeyVersion", func(ctx context.Context) error {
+			_, err := c.api.UpdateCryptoKeyVersion(ctx, &kmspb.UpdateCryptoKeyVersionRequest{
+				CryptoKeyVersion: &kmspb.CryptoKeyVersion{Name: version, State: kmspb.CryptoKeyVersion_ENABLED},
+				UpdateMask:       &fieldmaskpb.FieldMask{Paths: []string{"state"}},
+			})
+			return err
+		})
+	}
+	if err != nil {
+		return shred.Version{}, err
+	}
+	return c.Get(ctx, version)
 }
 
 func fromProto(v *kmspb.CryptoKeyVersion) shred.Version {
