@@ -28,6 +28,8 @@ type Config struct {
 	Runs int
 	// Million also loads 1,000,000 rows, to forget a user among them.
 	Million bool
+	// RestoreRows is the size of the dump that is restored. Zero means 100,000.
+	RestoreRows int
 	// Conversations is a file for memd import, or "" to leave that figure out;
 	// Import imports it and returns the number of turns.
 	Conversations string
@@ -81,6 +83,7 @@ var measurements = []measurement{
 	{"erase", erasures},
 	{"import", imports},
 	{"million", million},
+	{"restore", rollback}, // Ends the memd of the run.
 }
 
 // Run takes every figure that is asked for.
@@ -90,6 +93,9 @@ func Run(ctx context.Context, c Config) (figures []Figure, err error) {
 	}
 	if c.Runs == 0 {
 		c.Runs = 3
+	}
+	if c.RestoreRows == 0 {
+		c.RestoreRows = 100_000
 	}
 	l, err := open(ctx, c)
 	if err != nil {

@@ -18,8 +18,9 @@ type benchCmd struct {
 	Runs          int    `default:"3" help:"How often each figure is taken; the median counts."`
 	PlainRows     int    `default:"200000" help:"Rows of pgvector's table."`
 	Million       bool   `help:"Also load 1,000,000 rows and forget a user among them (minutes)."`
+	RestoreRows   int    `default:"100000" help:"Rows of the dump that is restored; 1,000,000 for the figure of the design."`
 	Conversations string `help:"File of JSON lines to import, for the figure of memd import."`
-	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, erase, import, million."`
+	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, erase, import, million, restore."`
 	JSON          bool   `name:"json" help:"Write the figures as JSON instead of a table."`
 }
 
@@ -36,7 +37,7 @@ func (c *benchCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	tuneGarbage(con.Getenv, 0) // as memd serve does
 	figures, err := bench.Run(ctx, bench.Config{
-		Dir: dir, PlainRows: c.PlainRows, Runs: c.Runs, Million: c.Million,
+		Dir: dir, PlainRows: c.PlainRows, Runs: c.Runs, Million: c.Million, RestoreRows: c.RestoreRows,
 		Conversations: c.Conversations, Import: importWithThisBinary, Only: c.Only, Log: con.Stderr,
 	})
 	if err != nil {
