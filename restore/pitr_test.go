@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -148,6 +149,13 @@ func (m *machine) recover(base, lsn string) {
 	m.start(map[string]string{
 		"restore_command": "cp " + m.archive + "/%f %p", "recovery_target_lsn": lsn, "recovery_target_action": "promote",
 	})
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); m.sql(`SELECT pg_is_in_recovery()::text`) == "true"; <-tick.C {
+		if time.Since(began) > waitLimit {
+			m.t.Fatal("recovery does not end")
+		}
+	}
 }
 
 func (m *machine) world() *world {
