@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"forgettable.dev/memd"
@@ -24,6 +25,7 @@ import (
 	"forgettable.dev/memd/shred/gcpkms"
 	"forgettable.dev/memd/shred/kmsemu"
 	"forgettable.dev/memd/shred/ledger"
+	"forgettable.dev/memd/tenants"
 )
 
 const (
@@ -74,14 +76,10 @@ func (l *lab) owner(ctx context.Context, database string) (*pg.Pool, error) {
 	return pg.Open(ctx, pg.Config{URL: l.d.Cluster.URL(database, ""), MaxConns: 24, AcquireTimeout: time.Minute})
 }
 
-func (l *lab) fresh(ctx context.Context, database string) error {
-	return l.d.Cluster.CreateDatabase(ctx, database)
-}
-
 // gate measures how long a process compares database and ledger when it starts.
 func (l *lab) gate(ctx context.Context) (Figure, error) {
 	const database = "gate"
-	if err := l.fresh(ctx, database); err != nil {
+	if err := l.d.Cluster.CreateDatabase(ctx, database); err != nil {
 		return Figure{}, err
 	}
 	if err := pg.Migrate(ctx, l.d.Cluster.URL(database, "")); err != nil {
@@ -99,10 +97,13 @@ func (l *lab) gate(ctx context.Context) (Figure, error) {
 	config := journal.Config{Pool: pool, Ledgers: []ledger.Ledger{own}, Logger: slog.New(slog.DiscardHandler)}
 	j, err := journal.Open(ctx, config)
 	if err == nil {
-		err = pool.With(ctx, func(db pg.DB) error {
-			_, err := db.Exec(ctx, `INSERT INTO memd.tenants (name, display_name, state, policy, created_at, updated_at)
-				SELECT 'tenant-' || i, 'Tenant ' || i, 1, '{}', now(), now() FROM generate_series(1, $1::int) i`, gateTenants)
-			return err
+		err = pool.InTx(ctx, func(tx pgx.Tx) error {
+			for i := range gateTenants {
+				if _, err := tenants.Create(ctx, tx, time.Now(), fmt.Sprintf("tenant-%d", i), "", tenants.DefaultPolicy()); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 		err = errors.Join(err, j.Flush(ctx))
 		j.Close()
@@ -176,7 +177,7 @@ func (l *lab) restoring(ctx context.Context, folder ledger.Ledger, worker shred.
 		return nil, err
 	}
 	for _, database := range []string{"bare", "restored"} {
-		if err := l.fresh(ctx, database); err != nil {
+		if err := l.d.Cluster.CreateDatabase(ctx, database); err != nil {
 			return nil, err
 		}
 	}
