@@ -53,17 +53,6 @@ func (w *world) save(t memory.Tenant, userID, session, name, text string) {
 	}
 }
 
-func (w *world) suspend(name string) {
-	w.t.Helper()
-	err := w.srv.Pool.With(w.t.Context(), func(db pg.DB) error {
-		_, err := tenants.Suspend(w.t.Context(), db, time.Now(), name, uuid.New(), "it leaves")
-		return err
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // receipts are all that were issued, in their order.
 func (w *world) receipts() []string {
 	w.t.Helper()
@@ -125,7 +114,7 @@ func TestDrill_EveryKindOfErasure(t *testing.T) {
 	if _, err := w.srv.Erasure.DeleteSession(t.Context(), caller, app, "carol", "s1", false, uuid.New()); err != nil {
 		t.Fatal(err)
 	}
-	w.suspend("leaving")
+	w.Approve(w.srv, leaving.No)
 	if _, err := w.srv.Erasure.DeleteTenant(t.Context(), erasure.Caller{KeyID: uuid.New()}, "leaving", "leaving", uuid.New()); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +192,7 @@ func TestDrill_PurgeThatAHoldStopped(t *testing.T) {
 	if _, err := w.srv.Erasure.ForgetUser(t.Context(), caller, app, "alice", uuid.New()); err != nil {
 		t.Fatalf("forgetting under a hold: %v", err)
 	}
-	w.suspend("acme")
+	w.Approve(w.srv, w.tenant.No)
 	if _, err := w.srv.Erasure.DeleteTenant(t.Context(), caller, "acme", "acme", uuid.New()); err != nil {
 		t.Fatalf("purging under a hold: %v", err)
 	}
@@ -218,7 +207,7 @@ func TestDrill_PurgeThatAHoldStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, want := range map[string]int64{
-		`SELECT state FROM memd.tenants`:                                  int64(tenants.StateSuspended),
+		`SELECT state FROM memd.tenants`:                                  int64(tenants.StateDrained),
 		`SELECT count(*) FROM memd.memories`:                              2,
 		`SELECT count(*) FROM memd.erasures WHERE state = 1`:              2,
 		`SELECT count(*) FROM memd.fences`:                                0,
