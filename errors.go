@@ -26,11 +26,6 @@ var (
 	// ErrNotApproved: what cannot be undone needs the approval of somebody else,
 	// and there is none that holds.
 	ErrNotApproved = errors.New("not approved")
-	// ErrQuotaExceeded: the tenant has all that its policy allows it.
-	ErrQuotaExceeded = errors.New("quota is exceeded")
-	// ErrTooManyCalls: the tenant makes more calls a second than its policy allows.
-	// Temporary.
-	ErrTooManyCalls = errors.New("too many calls")
 
 	// ErrFenced: the user is being erased; nothing may be written. Temporary.
 	ErrFenced = errors.New("subject is being erased")
@@ -141,7 +136,6 @@ func (e *RefusalError) Unwrap() error { return e.Class }
 func Transient(err error) bool {
 	for _, t := range []error{
 		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrTooManyStreams, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack,
-		ErrTooManyCalls,
 	} {
 		if errors.Is(err, t) {
 			return true

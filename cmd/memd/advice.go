@@ -12,7 +12,6 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_NOT_FOUND:         "It is not there, or it belongs to somebody else. Check the id, --user and --app, and whose key it is.",
 	memdv1.Reason_REASON_EXISTS:            "Choose another name, or repeat the call with the arguments of the first time.",
 	memdv1.Reason_REASON_NOT_APPROVED:      "Have \"memd tenant dry-run\" looked at and approved by somebody else: \"memd tenant approve\".",
-	memdv1.Reason_REASON_QUOTA_EXCEEDED:    "See \"memd tenant get\" for the limits; an operator raises them with \"memd tenant policy\".",
 	memdv1.Reason_REASON_TENANT_INACTIVE:   "See \"memd tenant get\"; only an active tenant can be used.",
 
 	memdv1.Reason_REASON_FENCED:                 "The user is being erased. Try again when that is done.",

@@ -40,8 +40,6 @@ var outcomes = []outcome{
 	{memd.ErrTenantInactive, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TENANT_INACTIVE, "the tenant is not active"},
 
 	{memd.ErrNotApproved, connect.CodeFailedPrecondition, memdv1.Reason_REASON_NOT_APPROVED, "somebody else has to approve it first"},
-	{memd.ErrQuotaExceeded, connect.CodeResourceExhausted, memdv1.Reason_REASON_QUOTA_EXCEEDED, "the tenant has all that its policy allows it"},
-	{memd.ErrTooManyCalls, connect.CodeResourceExhausted, memdv1.Reason_REASON_TOO_MANY_CALLS, "the tenant makes more calls a second than its policy allows; nothing was done"},
 
 	{memd.ErrFenced, connect.CodeFailedPrecondition, memdv1.Reason_REASON_FENCED, "the user is being erased"},
 	{memd.ErrSessionForgotten, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SESSION_FORGOTTEN, "the session was erased"},

@@ -53,12 +53,6 @@ const (
 	// FAILED_PRECONDITION. Deleting a tenant needs the approval of somebody else,
 	// and there is none that holds: the message says why.
 	Reason_REASON_NOT_APPROVED Reason = 90
-	// RESOURCE_EXHAUSTED. The tenant has all that its policy allows it: the message
-	// names the limit. Forget or delete something, or have the limit raised.
-	Reason_REASON_QUOTA_EXCEEDED Reason = 91
-	// RESOURCE_EXHAUSTED. The tenant makes more calls a second than its policy allows.
-	// Nothing was done; repeat later.
-	Reason_REASON_TOO_MANY_CALLS Reason = 92
 	// FAILED_PRECONDITION. The user is being erased: nothing may be written for
 	// them or drawn from them. Repeat after the erasure.
 	Reason_REASON_FENCED Reason = 9
@@ -157,8 +151,6 @@ var (
 		7:  "REASON_EXISTS",
 		8:  "REASON_TENANT_INACTIVE",
 		90: "REASON_NOT_APPROVED",
-		91: "REASON_QUOTA_EXCEEDED",
-		92: "REASON_TOO_MANY_CALLS",
 		9:  "REASON_FENCED",
 		10: "REASON_SESSION_FORGOTTEN",
 		11: "REASON_MEMORY_DELETED",
@@ -202,8 +194,6 @@ var (
 		"REASON_EXISTS":                 7,
 		"REASON_TENANT_INACTIVE":        8,
 		"REASON_NOT_APPROVED":           90,
-		"REASON_QUOTA_EXCEEDED":         91,
-		"REASON_TOO_MANY_CALLS":         92,
 		"REASON_FENCED":                 9,
 		"REASON_SESSION_FORGOTTEN":      10,
 		"REASON_MEMORY_DELETED":         11,
@@ -269,7 +259,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\xe9\b\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\xb3\b\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -280,9 +270,7 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x10REASON_NOT_FOUND\x10\x06\x12\x11\n" +
 	"\rREASON_EXISTS\x10\a\x12\x1a\n" +
 	"\x16REASON_TENANT_INACTIVE\x10\b\x12\x17\n" +
-	"\x13REASON_NOT_APPROVED\x10Z\x12\x19\n" +
-	"\x15REASON_QUOTA_EXCEEDED\x10[\x12\x19\n" +
-	"\x15REASON_TOO_MANY_CALLS\x10\\\x12\x11\n" +
+	"\x13REASON_NOT_APPROVED\x10Z\x12\x11\n" +
 	"\rREASON_FENCED\x10\t\x12\x1c\n" +
 	"\x18REASON_SESSION_FORGOTTEN\x10\n" +
 	"\x12\x19\n" +
