@@ -25,6 +25,7 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_STALE:                  "Nothing was written. Try again.",
 	memdv1.Reason_REASON_VERSION_CONFLICT:       "Somebody changed it first. Read it again.",
 	memdv1.Reason_REASON_SESSION_CHANGED:        "Somebody wrote to the conversation first. Get it again, and decide again.",
+	memdv1.Reason_REASON_STATE_FULL:             "Remove entries of the state, or keep large values as artifacts.",
 	memdv1.Reason_REASON_REQUEST_REUSED:         "Use another --request-id, or leave it out.",
 	memdv1.Reason_REASON_TOO_MANY_CONTRIBUTIONS: "Derive it from fewer sources.",
 
@@ -33,6 +34,7 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_CORRUPT:              "Stored data does not verify. The server's log says which.",
 	memdv1.Reason_REASON_EMBEDDER_UNAVAILABLE: "The server cannot reach its embedder. Nothing was written; try again later.",
 	memdv1.Reason_REASON_DATABASE_BUSY:        "The server has too much to do. Nothing was written; try again later.",
+	memdv1.Reason_REASON_TOO_MANY_STREAMS:     "Nothing was written; try again when other files have passed. An operator raises --max-artifact-streams of \"memd serve\".",
 	memdv1.Reason_REASON_DATABASE_UNAVAILABLE: "The server cannot reach its database. A write may have happened; repeating it with the same ids is safe.",
 	memdv1.Reason_REASON_LEDGER_UNAVAILABLE:   "The server cannot reach its ledger. Try again later, with the same ids.",
 	memdv1.Reason_REASON_GATE_CLOSED:          "The server's log says why. If it stays so, the operator runs \"memd restore\".",

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 )
@@ -71,10 +72,21 @@ func TestTenantPolicy_EveryFieldHasAFlag(t *testing.T) {
 	for _, f := range parser.Model.Flags {
 		flags[f.Name] = true
 	}
+	wants := func(field protoreflect.Name, name string) {
+		if name = strings.ReplaceAll(name, "_", "-"); !flags[name] {
+			t.Errorf("policy field %s has no flag --%s", field, name)
+		}
+	}
+	retention := (&memdv1.Retention{}).ProtoReflect().Descriptor()
 	fields := (&memdv1.Policy{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
-		if name := strings.ReplaceAll(string(fields.Get(i).Name()), "_", "-"); !flags[name] {
-			t.Errorf("policy field %s has no flag --%s", fields.Get(i).Name(), name)
+		field := fields.Get(i).Name()
+		if fields.Get(i).Message() != retention {
+			wants(field, string(field))
+			continue
+		}
+		for j := range retention.Fields().Len() { // --session-months, --session-not-before
+			wants(field, strings.TrimSuffix(string(field), "retention")+string(retention.Fields().Get(j).Name()))
 		}
 	}
 }
