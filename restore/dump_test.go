@@ -63,6 +63,7 @@ func (p *program) must(database string, args ...string) string {
 // Dump, erase, restore the dump into an empty database, with the commands that
 // the manual gives.
 func TestDrill_DumpEraseRestore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.program()
 	w.add(said("alice", "s1", "xylophone of alice"), said("bob", "b1", "bob lives"))

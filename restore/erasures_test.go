@@ -80,6 +80,7 @@ func (w *world) receipts() []string {
 // left, nobody else's is touched, their receipts are the ones that were issued,
 // and who returned since is fenced no longer.
 func TestDrill_EveryKindOfErasure(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	policy := memdtest.Policy()
 	policy.IngestionDelay = 0
@@ -95,7 +96,7 @@ func TestDrill_EveryKindOfErasure(t *testing.T) {
 	}
 	w.talk(leaving, "zoe", "z1", "zoe says")
 	w.flush()
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
 	// Keys of content go with the rotation of a day later, and its erasure is only
@@ -180,10 +181,11 @@ func TestDrill_EveryKindOfErasure(t *testing.T) {
 // A purge that a hold stopped, and an erasure that it stopped, stay stopped after
 // a restore: everything is there, and served as far as it was.
 func TestDrill_PurgeThatAHoldStopped(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))
 	w.flush()
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 	caller := erasure.Caller{Tenant: w.tenant.No, Epoch: w.tenant.Epoch, KeyID: uuid.New(), Wait: new(time.Duration)}
 	hold := uuid.New()
 	if _, _, err := w.srv.Erasure.Hold(t.Context(), caller, hold, "", "", "", "litigation"); err != nil {

@@ -24,13 +24,14 @@ import (
 // made. An erasure that was final is carried out again, although a hold was set
 // after it.
 func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	policy := memdtest.Policy()
 	policy.IngestionDelay = 0
 	w.tenant = w.Tenant("swift", policy)
 	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))
 	secret := w.Key(w.tenant.No, auth.Agent)
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
 	w.within("the erasure final", func() bool {
@@ -94,9 +95,10 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 // The ledger lost its key trees, and the tree of the backup is under a version
 // that was destroyed: what is lost is named, and nothing is served or deleted.
 func TestRun_KeysAreLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
 	w.flush()
 	trees, err := filepath.Glob(filepath.Join(w.Ledger, "trees", "*", "*"))
@@ -130,9 +132,10 @@ func TestRun_KeysAreLost(t *testing.T) {
 // A row that does not open and has no tombstone keeps the gate closed, is listed,
 // and stays.
 func TestRun_UnreadableRow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ids := w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
 	w.flush()
 	w.rollback(snapshot)

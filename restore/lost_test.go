@@ -17,6 +17,7 @@ import (
 // back with the version that the key service restores. What was forgotten since is
 // there again, because only what was lost knew.
 func TestDrill_EverythingLostInsideTheDestroyDelay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.program()
 	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))

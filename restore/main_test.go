@@ -11,6 +11,7 @@ import (
 // binaries is a folder for what tests build.
 var binaries string
 
+// TestMain has all tests run beside each other: most of what they do is to wait.
 func TestMain(m *testing.M) {
 	var err error
 	if binaries, err = os.MkdirTemp("", "memd-restore-"); err != nil {

@@ -90,9 +90,10 @@ func (w *world) retain(months int) {
 // would keep it: its rows go before the gate opens, nothing can be written into it,
 // and its expiry is carried out again.
 func TestDrill_MonthExpiredAfterTheBackup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.keeps()
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 	if n := w.run(); n != 2 {
 		t.Fatalf("%d months expire", n)
 	}
@@ -133,9 +134,10 @@ func TestDrill_MonthExpiredAfterTheBackup(t *testing.T) {
 
 // A retention that was raised after the backup holds after its restore.
 func TestDrill_RetentionRaisedAfterTheBackup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.keeps()
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 	w.retain(tenants.MaxRetention)
 	w.DB.Rollback(snapshot)
 	w.closed()

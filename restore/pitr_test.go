@@ -166,6 +166,7 @@ func (m *machine) world() *world {
 // Base backup, and WAL to a time before an erasure, under a running server and
 // worker; neither backup nor log holds a word in clear.
 func TestDrill_PointInTimeBeforeAnErasure(t *testing.T) {
+	t.Parallel()
 	m := startMachine(t)
 	w := m.world()
 	w.add(said("alice", "s1", "xylophone of alice"), said("bob", "b1", "bob lives"))
@@ -205,6 +206,7 @@ func TestDrill_PointInTimeBeforeAnErasure(t *testing.T) {
 // A point in time that crossed no erasure: everything opens by itself, and new
 // users get numbers that nobody had. And so does a plain restart.
 func TestDrill_PointInTimeThatCrossedNothing(t *testing.T) {
+	t.Parallel()
 	m := startMachine(t)
 	w := m.world()
 	w.add(said("bob", "b1", "bob lives"))

@@ -11,11 +11,12 @@ import (
 // Invariant 9: what was erased after the backup is never served from it, and is
 // gone from it when the gate opens again; everybody else is there.
 func TestInvariant9_RestoreBringsNobodyBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.add(said("alice", "s1", "alice one"), said("alice", "s2", "alice two"), contributed("alice", "s1", "alice shared"))
 	w.add(said("carol", "c1", "carol dead"), said("carol", "c2", "carol living"))
 	bob := w.add(said("bob", "b1", "bob one"), said("bob", "b1", "bob deleted"), contributed("bob", "b1", "bob shared"))
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
 	w.ForgetSession(w.srv, w.tenant, app, "carol", "c1")
@@ -71,10 +72,11 @@ func TestInvariant9_RestoreBringsNobodyBack(t *testing.T) {
 // A rollback that crossed nothing opens by itself, and gives nobody a number
 // that somebody may have had.
 func TestInvariant9_NothingMissingOpensByItself(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.add(said("bob", "b1", "bob"))
 	w.flush()
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 	w.add(said("dave", "d1", "dave is lost with the time"))
 	lost := w.number(`SELECT max(subject_no) FROM memd.subjects`)
 	w.DB.Rollback(snapshot)
@@ -91,6 +93,7 @@ func TestInvariant9_NothingMissingOpensByItself(t *testing.T) {
 
 // A ledger that is older than the database is no reason to delete anything.
 func TestRun_LedgerBehind(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.add(said("bob", "b1", "bob"))
 	w.flush()

@@ -25,11 +25,12 @@ const (
 // operation and run again, a restore ends in the same state, and at no point does
 // anybody serve.
 func TestInvariant5_RestoreCrashSweep(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.add(said("alice", "s1", "alice one"), contributed("alice", "s1", "alice shared"))
 	bob := w.add(said("bob", "b1", "bob one"), said("bob", "b1", "bob deleted"))
 	w.flush()
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
 	w.ForgetSession(w.srv, w.tenant, app, "carol", "never seen")
 	if _, err := w.srv.Memory.Delete(t.Context(), w.tenant, user("bob"), bob[1], false); err != nil {

@@ -32,12 +32,13 @@ func (p *program) undo(key string, erasure uuid.UUID, args ...string) (string, e
 // in a backup from before, the wrong one's rows open again and stay; nobody
 // else's do, and what was forgotten later is gone as well.
 func TestDrill_UndoThenRestore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.program()
 	operator, approver, agent := w.Key(w.tenant.No, auth.Operator), w.Key(w.tenant.No, auth.Approver), w.Key(w.tenant.No, auth.Agent)
 	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"), said("carol", "c1", "carol"), said("dave", "d1", "dave"))
 	w.flush()
-	snapshot := w.DB.Snapshot()
+	snapshot := w.snapshot()
 	rightly := w.ForgetUser(w.srv, w.tenant, app, "alice")
 	wrongly := w.ForgetUser(w.srv, w.tenant, app, "bob")
 	w.ForgetUser(w.srv, w.tenant, app, "carol")

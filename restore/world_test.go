@@ -113,9 +113,7 @@ func (w *world) wants(scope memd.Scope, want ...string) {
 // flush ships what was committed, as the API does before it answers.
 func (w *world) flush() {
 	w.t.Helper()
-	if err := w.srv.Flush(w.t.Context()); err != nil {
-		w.t.Fatalf("shipping: %v", err)
-	}
+	w.within("facts shipped", func() bool { return w.srv.Flush(w.t.Context()) == nil })
 }
 
 // config is what memd restore works with.
@@ -144,6 +142,14 @@ func (w *world) closed() {
 			return errors.Is(err, memd.ErrRolledBack)
 		})
 	}
+}
+
+// snapshot copies the database, which throws out whoever is connected.
+func (w *world) snapshot() string {
+	w.t.Helper()
+	name := w.DB.Snapshot()
+	w.srv.Pool.Raw().Reset()
+	return name
 }
 
 // rollback puts a snapshot in the database's place, under a running server.
