@@ -34,11 +34,15 @@ func (w *sweep) populate() people {
 	ctx := w.t.Context()
 	pool := w.clean.Pool
 	p := people{name: fmt.Sprintf("tenant-%d", w.n)}
-	err := pool.With(ctx, func(db pg.DB) error {
-		t, err := tenants.Create(ctx, db, time.Now(), p.name, "", delayed(0))
-		if err != nil {
-			return err
-		}
+	var t tenants.Tenant
+	err := w.app.With(ctx, func(db pg.DB) (err error) {
+		t, err = tenants.Create(ctx, db, time.Now(), p.name, "", delayed(0))
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	err = pool.With(ctx, func(db pg.DB) error {
 		folder, err := ledger.OpenFolder(w.Ledger)
 		if err != nil {
 			return err
