@@ -111,12 +111,15 @@ func TestFailure_seeds_NothingIsForgottenByQuery(t *testing.T) {
 		"memd.v1.DeleteRequest":        {"scope", "memory_id", "delete_derived"},
 		// Rows that a check of this erasure names, and no others.
 		"memd.v1.RemoveSurvivorsRequest": {"request_id", "tenant", "rows"},
+		// What the tenant's policy says, which PlanRetention tells before.
+		"memd.v1.RunRetentionRequest": {"tenant"},
 	}
 	// What looks, and what keeps from being deleted, deletes nothing.
 	looks := map[protoreflect.Name]bool{
 		"DryRun": true, "GetErasure": true, "ListErasures": true, "WatchErasure": true, "GetReceipt": true, "VerifyErasure": true,
 		"ApproveDeletion": true, "VoidApproval": true, "ListApprovals": true,
 		"Hold": true, "ReleaseHold": true, "ListHolds": true, "GetReceiptKeys": true,
+		"PlanRetention": true,
 	}
 	got := map[protoreflect.FullName][]string{}
 	for _, file := range []protoreflect.FileDescriptor{memdv1.File_memd_v1_erasure_proto, memdv1.File_memd_v1_memory_proto} {
