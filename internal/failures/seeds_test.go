@@ -39,10 +39,10 @@ import (
 func TestFailure_seeds_AReportLeaksWhatWasErased(t *testing.T) {
 	in := setup(t)
 	c := in.customer("acme")
-	ids := c.add(said("alice-7731", "session-9924", "the words 4410"), said("bob", "b1", "bob"))
-	c.add(drawn(shared(), "the summary 5512", ids...))
+	ids := c.add(said("alice-7731", "session-9924", "the words magnolia4410"), said("bob", "b1", "bob"))
+	c.add(drawn(shared(), "the summary juniper5512", ids...))
 	text := protojson.Format(c.forgetUser(0, "alice-7731"))
-	for _, secret := range []string{"alice-7731", "session-9924", "4410", "5512", ids[0]} {
+	for _, secret := range []string{"alice-7731", "session-9924", "magnolia4410", "juniper5512", ids[0]} {
 		if strings.Contains(text, secret) {
 			t.Errorf("the report holds %q:\n%s", secret, text)
 		}
@@ -93,12 +93,12 @@ func TestFailure_seeds_ACachedKeyWorksAfterDestruction(t *testing.T) {
 func TestFailure_seeds_ContentInLogsAndMetrics(t *testing.T) {
 	in := setup(t)
 	c := in.customer("acme")
-	row := said("alice-7731", "session-9924", "the words 4410")
+	row := said("alice-7731", "session-9924", "the words magnolia4410")
 	row.Metadata = map[string]string{"key-3381": "value-3382"}
 	row.EventId = "event-6620"
 	ids := c.add(row)
-	c.add(drawn(shared(), "the summary 5512", ids...))
-	c.wants(user("alice-7731"), "the words 4410")
+	c.add(drawn(shared(), "the summary juniper5512", ids...))
+	c.wants(user("alice-7731"), "the words magnolia4410")
 	// Refused and failing, in the service and in the database.
 	row.Vector = []float32{1}
 	if _, err := c.memory[0].Add(t.Context(), &memdv1.AddRequest{Rows: []*memdv1.Row{row}}); err == nil {
@@ -129,7 +129,7 @@ func TestFailure_seeds_ContentInLogsAndMetrics(t *testing.T) {
 	if !strings.Contains(everything, "memd_rows_total") || !strings.Contains(everything, "erasure step done") || !strings.Contains(everything, "SQLSTATE") {
 		t.Fatal("the logs and metrics are not there: nothing was searched")
 	}
-	for _, secret := range []string{"alice-7731", "session-9924", "4410", "5512", "key-3381", "value-3382", "event-662"} {
+	for _, secret := range []string{"alice-7731", "session-9924", "magnolia4410", "juniper5512", "key-3381", "value-3382", "event-662"} {
 		if i := strings.Index(everything, secret); i >= 0 {
 			t.Errorf("%q is in the logs: %s", secret, everything[max(0, i-200):min(len(everything), i+100)])
 		}
