@@ -105,6 +105,7 @@ func TestDrill_MonthExpiredAfterTheBackup(t *testing.T) {
 	w.retain(tenants.MaxRetention)
 
 	w.DB.Rollback(snapshot)
+	w.reset()
 	w.closed()
 	if n := w.number(`SELECT count(*) FROM memd.memories WHERE tenant_no = $1`, w.tenant.No); n != 2 {
 		t.Fatalf("the database was not rolled back: %d rows", n)
@@ -140,6 +141,7 @@ func TestDrill_RetentionRaisedAfterTheBackup(t *testing.T) {
 	snapshot := w.snapshot()
 	w.retain(tenants.MaxRetention)
 	w.DB.Rollback(snapshot)
+	w.reset()
 	w.closed()
 	if _, err := restore.Run(t.Context(), w.config()); err != nil {
 		t.Fatal(err)

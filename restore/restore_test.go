@@ -80,6 +80,7 @@ func TestInvariant9_NothingMissingOpensByItself(t *testing.T) {
 	w.add(said("dave", "d1", "dave is lost with the time"))
 	lost := w.number(`SELECT max(subject_no) FROM memd.subjects`)
 	w.DB.Rollback(snapshot)
+	w.reset()
 	w.within("the gate open", func() bool {
 		_, err := w.search(user("bob"))
 		return err == nil

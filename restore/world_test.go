@@ -148,8 +148,14 @@ func (w *world) closed() {
 func (w *world) snapshot() string {
 	w.t.Helper()
 	name := w.DB.Snapshot()
-	w.srv.Pool.Raw().Reset()
+	w.reset()
 	return name
+}
+
+// reset lets go of connections that a snapshot or a rollback has cut.
+func (w *world) reset() {
+	w.srv.Pool.Raw().Reset()
+	w.owner.Raw().Reset()
 }
 
 // rollback puts a snapshot in the database's place, under a running server.
@@ -157,6 +163,7 @@ func (w *world) rollback(snapshot string) {
 	w.t.Helper()
 	w.StopWorker() // It would end too, but River takes its time over a closed gate.
 	w.DB.Rollback(snapshot)
+	w.reset()
 }
 
 // reopened starts new processes after a restore, which ends the old ones.
