@@ -21,6 +21,7 @@ type tenantCmd struct {
 	DryRun      tenantDryRunCmd      `cmd:"" help:"Count what purging a tenant would delete. It changes nothing."`
 	Approve     tenantApproveCmd     `cmd:"" help:"Approve the purge of a tenant as a dry run showed it, for a day. Whoever approves it cannot be the one who asks for it."`
 	Approvals   tenantApprovalsCmd   `cmd:"" help:"List the approvals of a tenant's purge, or take one back."`
+	Rehearse    tenantRehearseCmd    `cmd:"" help:"Take a tenant that is made for it through all of this, and time each phase."`
 	Purge       forgetTenantCmd      `cmd:"" help:"Erase a whole tenant that is drained and approved, its last key included: the same as forget tenant."`
 }
 
