@@ -84,7 +84,7 @@ var ownerOf = map[string]string{
 	"subjects": "provenance", "sessions": "provenance", "subject_counters": "provenance",
 	"fences": "tombstones", "tombstones": "tombstones", "hides": "tombstones",
 	"memories": "memory", "memory_contributions": "memory", "memory_sources": "memory",
-	"session_heads": "sessions", "session_events": "sessions", "session_state": "sessions", "user_state": "sessions", "app_state": "sessions",
+	"session_heads": "sessions", "session_events": "sessions", "session_state": "sessions", "user_state": "sessions", "app_state": "sessions", "dropped_events": "sessions",
 	"erasures": "erasure", "erasure_steps": "erasure", "erasure_fallen": "erasure", "erasure_subjects": "erasure",
 	"holds": "erasure", "job_counters": "erasure", "verifications": "erasure", "survivors": "erasure",
 	"purge_targets": "purge", "purge_acks": "purge",

@@ -18,7 +18,7 @@ UNION ALL SELECT concat_ws(' ', 'fence', encode(user_ref, 'hex'), state, CASE WH
 UNION ALL SELECT concat_ws(' ', 'tombstone', kind, encode(ref, 'hex'), owner_no, through_version) FROM memd.tombstones WHERE tenant_no = $1
 UNION ALL SELECT concat_ws(' ', 'hide', owner_no, contributor_no, contributor_session) FROM memd.hides WHERE tenant_no = $1
 UNION ALL SELECT concat_ws(' ', 'erasure', kind, state, encode(user_ref, 'hex'), encode(session_ref, 'hex'), finished_at IS NOT NULL) FROM memd.erasures WHERE tenant_no = $1
-UNION ALL SELECT concat_ws(' ', 'step', step, done, counts - 'rotation' - 'checks' - 'control', counts->'rotation'->'epoch', finished_at IS NOT NULL) FROM memd.erasure_steps WHERE tenant_no = $1
+UNION ALL SELECT concat_ws(' ', 'step', step, done, counts - 'rotation' - 'checks' - 'control' - 'dropped', counts->'rotation'->'epoch', finished_at IS NOT NULL) FROM memd.erasure_steps WHERE tenant_no = $1
 UNION ALL SELECT concat_ws(' ', 'remembers', sealed_user_id IS NULL, sealed_session_id IS NULL, sealed_probes IS NULL, sealed_salt IS NULL, tries, failure) FROM memd.erasures WHERE tenant_no = $1
 UNION ALL SELECT 'receipts ' || count(*) FROM memd.receipts WHERE tenant_no = $1
 UNION ALL SELECT concat_ws(' ', 'head', subject_no, session_no, next_seq, events) FROM memd.session_heads WHERE tenant_no = $1

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/fault"
 	"forgettable.dev/memd/internal/node"
@@ -39,11 +38,8 @@ func TestInvariant5_KilledWorkers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
-	// Not DeleteSession, whose keys wait for a day; nor the expiry of conversations,
-	// whose count hangs on who else has something in the partition. Both are swept.
-	of := slices.DeleteFunc(slices.Clone(kinds), func(b broken) bool {
-		return b.kind == erasure.KindContent || b.kind == erasure.KindMonth && b.class == memd.ClassContent
-	})
+	// Not DeleteSession, whose keys wait for a day.
+	of := slices.DeleteFunc(slices.Clone(kinds), func(b broken) bool { return b.kind == erasure.KindContent })
 	want := make([]string, len(of))
 	for i := range of {
 		want[i] = w.unbroken(of[i])

@@ -11,6 +11,8 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/receipts"
+	"forgettable.dev/memd/sessions"
 	"forgettable.dev/memd/tenants"
 )
 
@@ -139,6 +141,48 @@ func TestDeleteSession_KeepsMemories(t *testing.T) {
 		t.Errorf("%d punctures wait", n)
 	}
 	w.wants(user("alice"), "alice", "more of the same session")
+}
+
+// What a session said is drawn before its content goes, is found then, and is not
+// found afterwards, and the receipt that its deletion gets at once says so. Checks of
+// keys wait for their rotation.
+func TestDeleteSession_IsWitnessed(t *testing.T) {
+	w := newWorld(t)
+	of := sessions.Tenant{No: w.tenant.No, Epoch: w.tenant.Epoch}
+	for _, id := range []string{"alice", "bob"} {
+		session := sessions.ID{App: app, UserID: id, SessionID: id + "1"}
+		_, err := w.a.Sessions.Create(t.Context(), of, session, nil, false)
+		if err == nil {
+			_, err = w.a.Sessions.Append(t.Context(), of, session, []sessions.Event{
+				{ID: "e1", Author: "user", Content: `"The order ` + map[string]string{"alice": "QX-4471", "bob": "ZB-9302"}[id] + ` is late."`},
+			}, time.Time{}, false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := w.caller()
+	c.KeyID = uuid.New()
+	r, err := w.a.Erasure.DeleteSession(t.Context(), c, app, "alice", "alice1", false, uuid.Nil)
+	if err != nil || r.State != erasure.StateDone {
+		t.Fatalf("state %v, %v; log:\n%s", r.State, err, w.Logs)
+	}
+	issued := w.receipts(w.tenant, r.ID)
+	if len(issued) != 1 {
+		t.Fatalf("%d receipts", len(issued))
+	}
+	got := map[receipts.CheckName]receipts.Check{}
+	for _, c := range issued[0].Entry.Receipt.Checks {
+		got[c.Name] = c
+	}
+	for _, name := range []receipts.CheckName{"session_events", "sessions", "fence", "unique_probes"} {
+		if c := got[name]; c.Result != receipts.Pass || c.ControlBefore == 0 || c.Count != 0 {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	if c := got["derivation_refused"]; c.Result != receipts.CheckNotRun || c.Reason != "policy" {
+		t.Errorf("keys that have not gone yet: %+v", c)
+	}
 }
 
 // Who has returned is no business of an erasure that is over.

@@ -21,6 +21,7 @@ import (
 	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/sessions"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/kmsemu"
@@ -244,6 +245,7 @@ func TestMonth_GoesFromEveryCopyAndItsNeighboursStay(t *testing.T) {
 				t.Errorf("%s: %d left", s.Store, s.After)
 			}
 		}
+		m.receipted(m.tenant, r)
 		for _, c := range r.Checks {
 			if want := memd.ResultPass; c.Result != want {
 				t.Errorf("check %s of %v: %v %s", c.Name, r.Class, c.Result, c.Reason)
@@ -287,6 +289,30 @@ func TestMonth_GoesFromEveryCopyAndItsNeighboursStay(t *testing.T) {
 		t.Error("nobody has September any more, and its partition is there")
 	}
 	m.shows(globex, "gina", october, november)
+	// What went with it is counted like what went row by row: of each user one event,
+	// one entry of state and one head.
+	for no, users := range map[memd.TenantNo]int{m.tenant.No: 2, globex.No: 1} {
+		if n := m.count(`SELECT (counts->>'deleted')::int FROM memd.erasure_steps JOIN memd.erasures e USING (tenant_no, request_id)
+			WHERE tenant_no = $1 AND e.class = 0 AND e.month = $2 AND step = 13`, no, int(monthNamed(september))); n != 3*users {
+			t.Errorf("%d things of September's conversations were deleted of tenant %v, and there were %d", n, no, 3*users)
+		}
+	}
+}
+
+// receipted checks that an expiry has both receipts, which say what it was.
+func (m *months) receipted(t memory.Tenant, r erasure.Report) {
+	m.t.Helper()
+	issued := m.receipts(t, r.ID)
+	if len(issued) != 2 || !issued[1].Entry.Receipt.Complete() {
+		m.t.Fatalf("%d receipts of %v", len(issued), r.Class)
+	}
+	got, want := issued[1].Entry.Receipt, &receipts.Expired{Class: receipts.RetentionClass(r.Class.String()), Month: "2025-09"}
+	if diff := cmp.Diff(want, got.Expired); got.Kind != receipts.Month || diff != "" {
+		m.t.Errorf("a receipt of %s (-want +got):\n%s", got.Kind, diff)
+	}
+	if !got.Proves(receipts.Salt{}, "", "", "") {
+		m.t.Error("the receipt does not prove whose month it was")
+	}
 }
 
 // timeless is what copies show of users besides their months.

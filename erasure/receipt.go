@@ -45,6 +45,22 @@ func (r *Runner) receipt(ctx context.Context, j Job, stage receipts.Stage) error
 
 var receiptKinds = map[Kind]receipts.Kind{
 	KindUser: receipts.User, KindSession: receipts.Session, KindContent: receipts.SessionContent, KindTenant: receipts.Tenant,
+	KindMonth: receipts.Month,
+}
+
+// commitmentOf returns what the receipts of an erasure commit to; nil when it was
+// accepted without. Of a month there is nothing to hide: its receipt tells class and
+// month, and commits to the tenant under a salt of zeros, which everybody has.
+func commitmentOf(ctx context.Context, db pg.DB, j Job, tenant string) ([]byte, error) {
+	if j.Kind == KindMonth {
+		c := receipts.Commit(receipts.Salt{}, tenant, "", "", "")
+		return c[:], nil
+	}
+	var commitment []byte
+	if err := db.QueryRow(ctx, sqlReadCommitment, pg.Args{"tenant": j.Tenant, "id": j.ID}).Scan(&commitment); err != nil {
+		return nil, fmt.Errorf("reading a commitment: %w", err)
+	}
+	return commitment, nil
 }
 
 // evidence collects from the journal what a receipt tells. It names nobody.
@@ -57,12 +73,9 @@ func (r *Runner) evidence(ctx context.Context, db pg.DB, j Job, stage receipts.S
 	if err != nil {
 		return rec, false, err
 	}
-	var commitment []byte
-	if err := db.QueryRow(ctx, sqlReadCommitment, pg.Args{"tenant": j.Tenant, "id": j.ID}).Scan(&commitment); err != nil {
-		return rec, false, fmt.Errorf("reading a commitment: %w", err)
-	}
-	if len(commitment) != len(rec.Commitment) {
-		return rec, false, nil
+	commitment, err := commitmentOf(ctx, db, j, t.Name)
+	if err != nil || len(commitment) != len(rec.Commitment) {
+		return rec, false, err
 	}
 	now := r.Clock.Now()
 	rec = receipts.Receipt{
@@ -78,6 +91,9 @@ func (r *Runner) evidence(ctx context.Context, db pg.DB, j Job, stage receipts.S
 			{Kind: receipts.ResidualBackups, Provider: receipts.ProviderOther, RetentionDays: -1},
 		},
 	}
+	if j.Kind == KindMonth {
+		rec.Expired = &receipts.Expired{Class: receipts.RetentionClass(j.Class.String()), Month: j.Month.String()}
+	}
 	if j.Kind != KindTenant { // Whose index key goes with all the others.
 		rec.Residuals = append(rec.Residuals, receipts.Residual{Kind: receipts.ResidualIndexKey, Provider: receipts.ProviderMemd, RetentionDays: -1})
 	}
@@ -89,11 +105,8 @@ func (r *Runner) evidence(ctx context.Context, db pg.DB, j Job, stage receipts.S
 		rec.Times.Swept = timeOf(steps[StepSweep].Finished)
 		rec.Sweep = receipts.Sweep{State: receipts.SweepDone, PlannedAt: j.SweepAt, RowsFound: steps[StepSweep].Notes.Found.total()}
 	}
-	switch {
-	case r.Verifier == nil:
+	if r.Verifier == nil {
 		rec.NotRun = append(rec.NotRun, receipts.NotRun{What: string(receipts.OmittedVerifier), Reason: "not_configured"})
-	case j.Kind == KindContent && stage == receipts.Provisional: // It looks after the rotation.
-		rec.NotRun = append(rec.NotRun, receipts.NotRun{What: string(receipts.OmittedVerifier), Reason: "policy"})
 	}
 	for _, c := range storeCounts(j, steps) {
 		if c.After < 0 {

@@ -11,6 +11,7 @@ import (
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
+	"forgettable.dev/memd/sessions"
 )
 
 // delete empties the stores of a stage, batch after batch; each batch and the
@@ -37,6 +38,12 @@ func (r *Runner) delete(ctx context.Context, j Job, step Step, stage Stage, n *n
 				return err
 			}
 			next.Deleted = n.Deleted + deleted
+			if deleted == 0 && j.Kind == KindMonth && stage == StageContent {
+				if next.Dropped, err = sessions.DroppedEvents(ctx, tx, j.Tenant, j.Month); err != nil {
+					return err
+				}
+				next.Deleted += next.Dropped - n.Dropped
+			}
 			return noteStep(ctx, tx, j, step, next, deleted == 0, r.Clock.Now())
 		})
 		if err != nil {

@@ -70,11 +70,12 @@ var plans = map[Kind]plan{
 		},
 		final: []Step{StepSweep, StepRecheck, StepFinal},
 	},
-	// The rotation follows on the tenant's schedule.
+	// The rotation follows on the tenant's schedule, and with it what can be checked
+	// of keys.
 	KindContent: {
 		done: []Step{
-			StepBury, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepVerify, StepPuncture,
-			StepTargetsAfter, StepFinish,
+			StepDraw, StepBury, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepVerify, StepPuncture,
+			StepTargetsAfter, StepCheck, StepFinish,
 		},
 		final: []Step{StepSweep, StepRotate, StepRecheck, StepFinal},
 	},

@@ -99,26 +99,34 @@ func TestInvariant5_CrashSweep(t *testing.T) {
 			w := newSweep(t)
 			want := w.unbroken(c)
 			for i, mode := range fault.Modes {
-				step, k := 1, 1
-				if os.Getenv(strideVariable) == "" {
-					step, k = stride, 1+i*stride/len(fault.Modes)
-				}
-				last, at := 0, map[string]int{}
-				for ; ; k += step {
-					kind, blown := w.breakAt(c, k, mode, want)
-					if t.Failed() {
-						t.Fatalf("first failure: %s %d, a %s", mode, k, kind)
-					}
-					if !blown {
-						break
-					}
-					at[kind]++
-					last = k
-				}
-				t.Logf("%s: broke off at %v; the last of them was point %d, and point %d is not reached", mode, at, last, k)
+				t.Run(mode.String(), func(t *testing.T) {
+					w.t = t
+					w.each(c, mode, i*stride/len(fault.Modes), want)
+				})
 			}
 		})
 	}
+}
+
+// each breaks an erasure off at one point after the other, in one mode.
+func (w *sweep) each(c broken, mode fault.Mode, shift int, want string) {
+	step, k := 1, 1
+	if os.Getenv(strideVariable) == "" {
+		step, k = stride, 1+shift
+	}
+	last, at := 0, map[string]int{}
+	for ; ; k += step {
+		kind, blown := w.breakAt(c, k, mode, want)
+		if w.t.Failed() {
+			w.t.Fatalf("first failure: %s %d, a %s", mode, k, kind)
+		}
+		if !blown {
+			break
+		}
+		at[kind]++
+		last = k
+	}
+	w.t.Logf("%s: broke off at %v; the last of them was point %d, and point %d is not reached", mode, at, last, k)
 }
 
 // sweep is a world without a worker, where many tenants are broken one by one.

@@ -17,6 +17,7 @@ import (
 	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/kmsemu"
 	"forgettable.dev/memd/shred/ledger"
@@ -207,6 +208,20 @@ func (w *world) job(j erasure.Job) erasure.Job {
 	var out erasure.Job
 	err := w.owner.With(w.t.Context(), func(db pg.DB) (err error) {
 		out, err = erasure.Read(w.t.Context(), db, j.Tenant, j.ID)
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// receipts are those of an erasure, the provisional one first.
+func (w *world) receipts(t memory.Tenant, id uuid.UUID) []receipts.Bundle {
+	w.t.Helper()
+	var out []receipts.Bundle
+	err := w.owner.With(w.t.Context(), func(db pg.DB) (err error) {
+		out, err = receipts.Read(w.t.Context(), db, t.No, id)
 		return err
 	})
 	if err != nil {

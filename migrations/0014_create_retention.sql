@@ -60,6 +60,16 @@ BEGIN
   RETURN NEW;
 END $$;
 
+-- What went with a partition, tenant by tenant: whoever dropped it, each of them
+-- reports its own.
+CREATE TABLE memd.dropped_events (
+  tenant_no bigint NOT NULL,
+  month     integer NOT NULL,
+  events    bigint NOT NULL CHECK (events > 0),
+  PRIMARY KEY (tenant_no, month)
+);
+GRANT SELECT ON memd.dropped_events TO memd_worker;
+
 -- drop_event_month drops the partition of a month when every tenant that has
 -- anything in it has expired it, key and all, and says what became of it: dropped;
 -- absent; kept, by somebody who is not to expire it; waits, for somebody whose key
@@ -92,6 +102,11 @@ BEGIN
   END IF;
   -- A lock that is waited for keeps everybody else waiting.
   PERFORM set_config('lock_timeout', '200ms', true);
+  -- Nobody deletes while it is counted; who reads may go on.
+  EXECUTE format('LOCK TABLE memd.%I IN SHARE ROW EXCLUSIVE MODE', name);
+  EXECUTE format('INSERT INTO memd.dropped_events AS d (tenant_no, month, events)
+    SELECT e.tenant_no, e.month, count(*) FROM memd.%I e GROUP BY e.tenant_no, e.month
+    ON CONFLICT (tenant_no, month) DO UPDATE SET events = d.events + EXCLUDED.events', name);
   EXECUTE format('DROP TABLE memd.%I', name);
   RETURN 'dropped';
 EXCEPTION WHEN lock_not_available THEN
@@ -136,3 +151,4 @@ CREATE TRIGGER keeps_months BEFORE INSERT ON memd.erasures FOR EACH ROW
 DROP TRIGGER keeps_months ON memd.erasures;
 DROP FUNCTION memd.delete_month(bigint, smallint, integer), memd.drop_event_month(integer), memd.refuse_kept_month(),
   memd.month_refusal(bigint, smallint, integer, uuid, timestamptz), memd.has_month(bigint, bigint, smallint, integer);
+DROP TABLE memd.dropped_events;

@@ -55,6 +55,8 @@ type Receipt struct {
 	// Commitment says whom the receipt is about to whoever has the salt; see
 	// Commit. Required.
 	Commitment Digest `json:"commitment"`
+	// Expired says which month expired; of Month, and of no other kind.
+	Expired *Expired `json:"expired,omitempty"`
 	// Fallen is how many derived rows of others fell because the words were in
 	// them too.
 	Fallen int64 `json:"fallen"`
@@ -90,6 +92,13 @@ type Receipt struct {
 type Approval struct {
 	At        time.Time `json:"at"`
 	Principal uuid.UUID `json:"principal"`
+}
+
+// Expired is a month of a tenant, of one class.
+type Expired struct {
+	Class RetentionClass `json:"class"`
+	// Month is the year and the month, as in 2025-09.
+	Month string `json:"month"`
 }
 
 // Check is one check of the verifier.

@@ -19,6 +19,7 @@ const maxNumber = 1<<53 - 1
 const maxItems = 10_000
 
 var (
+	monthPattern  = regexp.MustCompile(`^[0-9]{4}-(0[1-9]|1[0-2])$`)
 	tenantPattern = regexp.MustCompile(`^[a-z][a-z0-9-]{1,62}$`)
 	// versionPattern is the name of a version of a tenant's key, the key id being
 	// memd's own. Project, location and ring are the operator's.
@@ -75,6 +76,10 @@ func canonical(r Receipt) Receipt {
 	}
 	r.Stores = sorted(r.Stores, func(a, b Store) int { return cmp.Compare(a.Name, b.Name) })
 	instant(&r.Sweep.PlannedAt, &r.Times.Accepted, &r.Times.Erased, &r.Times.Fenced, &r.Times.Issued, &r.Times.Swept)
+	if r.Expired != nil {
+		expired := *r.Expired
+		r.Expired = &expired
+	}
 	if r.Prior != nil {
 		prior := *r.Prior
 		r.Prior = &prior
@@ -183,11 +188,24 @@ func (v *validator) receipt(r Receipt) {
 	}
 	v.id("request_id", r.RequestID)
 	v.number("fallen", r.Fallen, 0)
+	v.expired(r)
 	v.stage(r)
 	v.checks(r.Checks)
 	v.purges(r.Purges)
 	v.rest(r)
 	v.keys(r)
+}
+
+func (v *validator) expired(r Receipt) {
+	switch x := r.Expired; {
+	case (x != nil) != (r.Kind == Month):
+		v.refuse("expired", "must be given of a month, and of nothing else")
+	case x != nil:
+		word(v, "expired.class", x.Class, retentionClasses)
+		if !monthPattern.MatchString(x.Month) {
+			v.refuse("expired.month", "must be a year and a month, as 2025-09")
+		}
+	}
 }
 
 func (v *validator) stage(r Receipt) {

@@ -16,9 +16,16 @@ const (
 	Session        Kind = "session"
 	SessionContent Kind = "session_content"
 	Tenant         Kind = "tenant"
+	// Month is everybody's, of one month and class, that had been kept long enough.
+	Month Kind = "month"
 )
 
-var kinds = []Kind{User, Session, SessionContent, Tenant}
+var kinds = []Kind{User, Session, SessionContent, Tenant, Month}
+
+// RetentionClass is what of a month expired.
+type RetentionClass string
+
+var retentionClasses = []RetentionClass{"session", "memory"}
 
 // Stage says which of an erasure's two receipts this is.
 type Stage string

@@ -71,6 +71,17 @@ func DropMonth(ctx context.Context, db pg.DB, month memd.Month) (string, error) 
 	return became, nil
 }
 
+const sqlDropped = `SELECT coalesce(sum(events), 0)::bigint FROM memd.dropped_events WHERE tenant_no = @tenant AND month = @month`
+
+// DroppedEvents counts a tenant's events of a month that went with its partition,
+// whoever dropped it.
+func DroppedEvents(ctx context.Context, db pg.DB, tenant memd.TenantNo, month memd.Month) (n int64, err error) {
+	if err = db.QueryRow(ctx, sqlDropped, pg.Args{"tenant": tenant, "month": month}).Scan(&n); err != nil {
+		return 0, fmt.Errorf("counting what went with a partition: %w", err)
+	}
+	return n, nil
+}
+
 const sqlMonths = `
 SELECT u.month, sum(u.rows)::bigint, sum(u.bytes)::bigint FROM (
   SELECT month, count(*) AS rows, 0::bigint AS bytes FROM memd.session_heads WHERE tenant_no = @tenant AND month < @before GROUP BY month
