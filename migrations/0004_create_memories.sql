@@ -75,7 +75,6 @@ GRANT UPDATE (kind, month, more_contributions, source_time, updated_at, expires_
   ON memd.memories TO memd_app;
 GRANT SELECT, INSERT ON memd.memory_contributions, memd.memory_sources TO memd_app;
 GRANT SELECT ON memd.memory_contributions, memd.memory_sources TO memd_worker;
-GRANT SELECT ON memd.memories, memd.memory_contributions, memd.memory_sources TO memd_maintain;
 
 -- scope_head is what a reader asks that has a scope in memory: whether anything
 -- changed for it since transaction p_since. It becomes part of the statement

@@ -92,7 +92,7 @@ ALTER TABLE memd.app_state ALTER COLUMN sealed SET STORAGE EXTERNAL;
 -- Nobody may write but the functions below, which ask the guard first: the
 -- application has no right to insert or change a row, so there is no statement
 -- of its own that a trigger would have to stop. And no right on any partition.
-GRANT SELECT ON memd.session_heads, memd.session_events, memd.session_state, memd.user_state, memd.app_state TO memd_app, memd_maintain;
+GRANT SELECT ON memd.session_heads, memd.session_events, memd.session_state, memd.user_state, memd.app_state TO memd_app;
 GRANT SELECT, DELETE ON memd.session_heads, memd.session_events, memd.session_state, memd.user_state, memd.app_state TO memd_worker;
 
 -- Who may be read: no fence up, and the session neither forgotten nor buried,
@@ -180,6 +180,7 @@ BEGIN
   END IF;
   -- A row with an event of usual length stays in one piece.
   EXECUTE format('CREATE TABLE memd.%I (LIKE memd.session_events INCLUDING ALL) WITH (toast_tuple_target = 8160)', name);
+  EXECUTE format('ALTER TABLE memd.%I ALTER COLUMN sealed SET STATISTICS 0', name); -- as in 0019
   EXECUTE format('ALTER TABLE memd.session_events ATTACH PARTITION memd.%I FOR VALUES IN (%s)', name, p_month);
 END $$;
 

@@ -78,7 +78,6 @@ GRANT UPDATE (artifact_id, version, sealed_info, size, chunks, created_at, touch
 -- To lock the row that it sweeps (SELECT … FOR UPDATE).
 GRANT UPDATE (touched_at) ON memd.artifact_versions TO memd_worker;
 GRANT INSERT (tenant_no, subject_no, session_no, version_id, chunk_no, sealed) ON memd.artifact_chunks TO memd_app;
-GRANT SELECT ON memd.artifacts, memd.artifact_versions, memd.artifact_chunks TO memd_maintain;
 
 -- Whose artifacts may be read: the user's own, under the own scope and without
 -- a session_ref, and those of sessions.

@@ -38,6 +38,8 @@ const (
 	LockShip = lockSpace | 9<<40
 	// LockRestore is held while a restore is under way.
 	LockRestore = lockSpace | 10<<40
+	// LockCompact is held by whoever compacts, on the connection that does.
+	LockCompact = lockSpace | 12<<40
 )
 
 // ForTenant is the lock of this purpose for one tenant.

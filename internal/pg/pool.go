@@ -60,6 +60,9 @@ type Config struct {
 	ApplicationName string
 	// Gate, if set, decides about every new connection and every use of one.
 	Gate Gate
+	// OnNotice, if set, is told what the server says beside its answers, before the
+	// answer that it belongs to.
+	OnNotice pgconn.NoticeHandler
 }
 
 // Gate keeps a pool closed while the database must not be used.
@@ -118,6 +121,7 @@ func Open(ctx context.Context, c Config) (*Pool, error) {
 	if c.ApplicationName != "" {
 		pc.ConnConfig.RuntimeParams["application_name"] = c.ApplicationName
 	}
+	pc.ConnConfig.OnNotice = c.OnNotice
 	pc.AfterConnect = c.prepare
 
 	raw, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), pc)
