@@ -30,7 +30,32 @@ type Examination struct {
 	KeysLater bool
 	// Final: the second sweep has been done, and the fence may be down.
 	Final bool
+	// Budget is what a search may take, where it says so, instead of what the
+	// verifier would spend.
+	Budget SearchBudget
 }
+
+// SearchBudget bounds a search of a tenant's store. Fields that are zero say
+// nothing.
+type SearchBudget struct {
+	// Whole: all of it, whatever Rows and Bytes say.
+	Whole bool          `json:"whole,omitempty"`
+	Rows  int64         `json:"rows,omitempty"`
+	Bytes int64         `json:"bytes,omitempty"` // of what is sealed
+	Time  time.Duration `json:"time,omitempty"`  // in nanoseconds
+}
+
+// Takes is how long a search may take by what the budget says; 0 if nothing.
+func (b SearchBudget) Takes() time.Duration {
+	if b.Whole && b.Time == 0 {
+		return MaxSearchTime
+	}
+	return b.Time
+}
+
+// MaxSearchTime is the most that a search may be given, and what one of a whole
+// store has that says nothing of time.
+const MaxSearchTime = time.Hour
 
 // Probes is what a verifier remembers between its two looks.
 type Probes struct {

@@ -1,6 +1,7 @@
 package canary
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ var brief = Budget{Rows: 5_000, Bytes: 64 << 20, Time: 10 * time.Second, PageByt
 // budget is what a search of an examination may take.
 func (v *Verifier) budget(e *exam) Budget {
 	b := v.c.Budget
+	if e.Budget != (memd.SearchBudget{}) {
+		return b.asked(e.Budget)
+	}
 	if e.Final {
 		return b
 	}
@@ -46,6 +50,15 @@ func (v *Verifier) budget(e *exam) Budget {
 		Rows: min(b.Rows, brief.Rows), Bytes: min(b.Bytes, brief.Bytes),
 		Time: min(b.Time, brief.Time), PageBytes: min(b.PageBytes, brief.PageBytes),
 	}
+}
+
+// asked is the budget with what somebody has said about it.
+func (b Budget) asked(s memd.SearchBudget) Budget {
+	b.Rows, b.Bytes, b.Time = cmp.Or(s.Rows, b.Rows), cmp.Or(s.Bytes, b.Bytes), cmp.Or(s.Takes(), b.Time)
+	if s.Whole {
+		b.Rows, b.Bytes = math.MaxInt64, math.MaxInt64
+	}
+	return b
 }
 
 // spending is a Budget under way.

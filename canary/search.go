@@ -25,7 +25,7 @@ func (v *Verifier) everywhere(ctx context.Context, e *exam, f func(r *row, o *op
 	if s.left() {
 		return total, unseen, nil
 	}
-	all, err := v.size(ctx, e.Tenant, total.scanned+v.budget(e).Rows)
+	all, err := v.size(ctx, e.Tenant, total.scanned+min(v.budget(e).Rows, DefaultBudget.Rows))
 	return total, max(unseen, all-total.scanned), err
 }
 

@@ -79,7 +79,7 @@ func (r *Runner) check(ctx context.Context, j Job, s Step, n *notes) error {
 	if err != nil {
 		return err
 	}
-	if n.Checks, err = r.examine(ctx, j); err != nil {
+	if n.Checks, err = r.examine(ctx, j, memd.SearchBudget{}); err != nil {
 		return err
 	}
 	failed := failedOf(n.Checks)
@@ -150,7 +150,7 @@ func (r *Runner) recount(ctx context.Context, j Job, n *notes) error {
 }
 
 // examine asks the verifier, without changing anything.
-func (r *Runner) examine(ctx context.Context, j Job) ([]memd.Check, error) {
+func (r *Runner) examine(ctx context.Context, j Job, budget memd.SearchBudget) ([]memd.Check, error) {
 	if r.Verifier == nil {
 		return notRun(), nil
 	}
@@ -158,6 +158,7 @@ func (r *Runner) examine(ctx context.Context, j Job) ([]memd.Check, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.Budget = budget
 	var p memd.Probes
 	err = r.Pool.With(ctx, func(db pg.DB) error {
 		steps, err := readSteps(ctx, db, j.Tenant, j.ID)

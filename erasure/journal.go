@@ -24,7 +24,7 @@ type notes struct {
 	Sessions int64        `json:"sessions,omitempty"`
 	Deleted  int64        `json:"deleted,omitempty"`
 	Dropped  int64        `json:"dropped,omitempty"` // of Deleted, what went with a partition
-	Found    Counts       `json:"found,omitempty"` // by the second sweep
+	Found    Counts       `json:"found,omitempty"`   // by the second sweep
 	Rotation *rotated     `json:"rotation,omitempty"`
 	Checks   []memd.Check `json:"checks,omitempty"`
 	// Strangers had something although the directory did not know them.

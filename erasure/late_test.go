@@ -193,11 +193,11 @@ func TestVerify_OfAUserWhoHasReturned(t *testing.T) {
 	r := w.ForgetUser(w.a, quick, app, "alice")
 	w.state(r.Job, erasure.StateFinal)
 	w.addTo(quick, at(said("alice", "s2", "back"), time.Now()))
-	checks, done, err := w.a.Erasure.Verify(t.Context(), erasure.Caller{Tenant: quick.No, Epoch: quick.Epoch}, r.ID)
-	if err != nil || !done || len(checks) == 0 {
-		t.Fatalf("%d checks, done %v, %v; log:\n%s", len(checks), done, err, w.Logs)
+	v, err := w.a.Erasure.Verify(t.Context(), erasure.Caller{Tenant: quick.No, Epoch: quick.Epoch}, r.ID, memd.SearchBudget{}, 0)
+	if err != nil || !v.Done || len(v.Checks) == 0 {
+		t.Fatalf("%+v, %v; log:\n%s", v, err, w.Logs)
 	}
-	for _, c := range checks {
+	for _, c := range v.Checks {
 		if c.Result == memd.ResultFail {
 			t.Errorf("%+v", c)
 		}
@@ -207,23 +207,37 @@ func TestVerify_OfAUserWhoHasReturned(t *testing.T) {
 // An erasure under a failing verifier is not done, says why, and tries on.
 func TestVerify_AgainByRequest(t *testing.T) {
 	w := newWorld(t)
-	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))
-	r := w.forgetUser("alice")
-	checks, done, err := w.a.Erasure.Verify(t.Context(), w.caller(), r.ID)
-	if err != nil || !done || len(checks) == 0 {
-		t.Fatalf("%d checks, done %v, %v; log:\n%s", len(checks), done, err, w.Logs)
-	}
-	for _, c := range checks {
-		if c.Result == memd.ResultFail {
-			t.Errorf("%+v", c)
+	w.add(said("alice", "s1", "The order is QX-4471."), said("bob", "b1", "bob"), said("dora", "d1", "dora"), said("dora", "d1", "dora again"))
+	r, other := w.forgetUser("alice"), w.forgetSession("bob", "b9")
+	// How far it searches is the caller's to say, up to all of it.
+	for _, budget := range []memd.SearchBudget{{}, {Rows: 1}, {Whole: true}} {
+		v, err := w.a.Erasure.Verify(t.Context(), w.caller(), r.ID, budget, 0)
+		if err != nil || !v.Done || len(v.Checks) == 0 {
+			t.Fatalf("%+v, %v; log:\n%s", v, err, w.Logs)
+		}
+		for _, c := range v.Checks {
+			if c.Result == memd.ResultFail {
+				t.Errorf("%+v", c)
+			}
+			if c.Name == "unique_probes" && (c.Scanned > 1) != (budget.Rows == 0) || c.Name == "unique_probes" && (c.Unscanned > 0) != (budget.Rows == 1) {
+				t.Errorf("with %+v: %+v", budget, c)
+			}
+		}
+		// One that is over is still to be had by its number, but not of another erasure.
+		again, err := w.a.Erasure.Verify(t.Context(), w.caller(), r.ID, memd.SearchBudget{}, v.No)
+		if err != nil || again.No != v.No || len(again.Checks) != len(v.Checks) {
+			t.Errorf("asked for again: %+v, %v", again, err)
+		}
+		if _, err := w.a.Erasure.Verify(t.Context(), w.caller(), other.ID, memd.SearchBudget{}, v.No); !isError(err, memd.ErrNotFound) {
+			t.Errorf("of another erasure: %v", err)
 		}
 	}
 	w.StopWorker()
 	open := w.accept(w.tenant, "bob", "")
-	if _, _, err := w.a.Erasure.Verify(t.Context(), w.caller(), open.ID); !isError(err, memd.ErrErasureUnfinished) {
+	if _, err := w.a.Erasure.Verify(t.Context(), w.caller(), open.ID, memd.SearchBudget{}, 0); !isError(err, memd.ErrErasureUnfinished) {
 		t.Errorf("of an erasure that is not done: %v", err)
 	}
-	if _, _, err := w.a.Erasure.Verify(t.Context(), w.caller(), uuid.New()); !isError(err, memd.ErrNotFound) {
+	if _, err := w.a.Erasure.Verify(t.Context(), w.caller(), uuid.New(), memd.SearchBudget{}, 0); !isError(err, memd.ErrNotFound) {
 		t.Errorf("of none: %v", err)
 	}
 	if strings.Contains(w.Logs.String(), "verification stopped") {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/provenance"
@@ -98,7 +99,7 @@ func (r *Runner) verify(ctx context.Context, j Job, n *notes) error {
 	var witness error
 	if j.Kind == KindTenant {
 		var err error
-		if n.Checks, err = r.examine(ctx, j); err != nil {
+		if n.Checks, err = r.examine(ctx, j, memd.SearchBudget{}); err != nil {
 			return err
 		}
 		witness = failedOf(n.Checks)

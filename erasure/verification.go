@@ -18,21 +18,25 @@ import (
 // application asks, the queue carries a number, and a worker, who alone may look
 // everywhere, answers in the same row.
 
-// One that is not answered yet answers whoever asks meanwhile too: looking is
-// work, and asking is not. One that was asked for long ago may have died with its
+// One that is not answered yet answers whoever asks the same meanwhile too: looking
+// is work, and asking is not. One that was asked for long ago may have died with its
 // worker.
 const sqlAskVerification = `
 WITH open AS (
   SELECT verification_no FROM memd.verifications
-  WHERE tenant_no = @tenant AND request_id = @id AND done_at IS NULL AND asked_at > @since ORDER BY verification_no LIMIT 1
+  WHERE tenant_no = @tenant AND request_id = @id AND done_at IS NULL AND asked_at > @since AND budget = @budget::jsonb
+  ORDER BY verification_no LIMIT 1
 ), new AS (
-  INSERT INTO memd.verifications (tenant_no, request_id, asked_at)
-  SELECT @tenant, @id, @now WHERE NOT EXISTS (SELECT FROM open) RETURNING verification_no
+  INSERT INTO memd.verifications (tenant_no, request_id, asked_at, budget)
+  SELECT @tenant, @id, @now, @budget::jsonb WHERE NOT EXISTS (SELECT FROM open) RETURNING verification_no
 )
 SELECT verification_no FROM open UNION ALL SELECT verification_no FROM new`
 
-// verificationDies is after what time nobody waits for the answer to an earlier
-// question any more.
+const sqlAskedVerification = `
+SELECT verification_no FROM memd.verifications WHERE tenant_no = @tenant AND request_id = @id AND verification_no = @no`
+
+// verificationDies is after what time, beyond that of its search, nobody waits for
+// the answer to an earlier question any more.
 const verificationDies = 10 * time.Minute
 
 // answerInterval is how often a question is looked at for an answer.
@@ -41,7 +45,7 @@ const answerInterval = 100 * time.Millisecond
 const sqlReadVerification = `
 SELECT done_at IS NOT NULL, checks FROM memd.verifications WHERE tenant_no = @tenant AND verification_no = @no`
 
-const sqlFindVerification = `SELECT tenant_no, request_id, done_at IS NOT NULL FROM memd.verifications WHERE verification_no = @no`
+const sqlFindVerification = `SELECT tenant_no, request_id, done_at IS NOT NULL, budget FROM memd.verifications WHERE verification_no = @no`
 
 const sqlAnswerVerification = `
 UPDATE memd.verifications SET checks = @checks, done_at = @now WHERE verification_no = @no AND done_at IS NULL`
@@ -50,10 +54,19 @@ UPDATE memd.verifications SET checks = @checks, done_at = @now WHERE verificatio
 // verified again. It is a memd.ErrErasureUnfinished.
 var errNotDone = fmt.Errorf("the erasure is not done: %w", memd.ErrErasureUnfinished)
 
-// Verify has a worker look again at an erasure that is done. It waits as long as
-// the caller wants; done is false when no worker has answered by then.
-func (s *Service) Verify(ctx context.Context, c Caller, id uuid.UUID) (checks []memd.Check, done bool, err error) {
-	var no int64
+// Verification is a look of the verifier at an erasure that is done. Done is false,
+// and Checks empty, while no worker has answered.
+type Verification struct {
+	No     int64
+	Checks []memd.Check
+	Done   bool
+}
+
+// Verify has a worker look again at an erasure that is done, and waits as long as the
+// caller wants. The budget bounds its searches; zero leaves that to the worker. no, if
+// it is not zero, names a look that was asked for before, and is waited for instead;
+// one that is not the erasure's is memd.ErrNotFound.
+func (s *Service) Verify(ctx context.Context, c Caller, id uuid.UUID, budget memd.SearchBudget, no int64) (v Verification, err error) {
 	err = s.Pool.With(ctx, func(db pg.DB) error {
 		j, err := Read(ctx, db, c.Tenant, id)
 		if err == nil && j.State < StateDone {
@@ -62,13 +75,20 @@ func (s *Service) Verify(ctx context.Context, c Caller, id uuid.UUID) (checks []
 		if err != nil {
 			return err
 		}
+		if no != 0 {
+			err := db.QueryRow(ctx, sqlAskedVerification, pg.Args{"tenant": c.Tenant, "id": id, "no": no}).Scan(&v.No)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return memd.ErrNotFound
+			}
+			return err
+		}
 		now := s.Clock.Now()
 		return db.QueryRow(ctx, sqlAskVerification, pg.Args{
-			"tenant": c.Tenant, "id": id, "now": now, "since": now.Add(-verificationDies),
-		}).Scan(&no)
+			"tenant": c.Tenant, "id": id, "now": now, "since": now.Add(-verificationDies - budget.Takes()), "budget": budget,
+		}).Scan(&v.No)
 	})
 	if err != nil {
-		return nil, false, err
+		return v, err
 	}
 	end := time.NewTimer(s.limit(c))
 	defer end.Stop()
@@ -77,18 +97,18 @@ func (s *Service) Verify(ctx context.Context, c Caller, id uuid.UUID) (checks []
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, false, ctx.Err()
+			return v, ctx.Err()
 		case <-end.C:
-			return nil, false, nil
+			return v, nil
 		case <-s.Closing:
-			return nil, false, nil
+			return v, nil
 		case <-tick.C:
 		}
 		err := s.Pool.With(ctx, func(db pg.DB) error {
-			return db.QueryRow(ctx, sqlReadVerification, pg.Args{"tenant": c.Tenant, "no": no}).Scan(&done, &checks)
+			return db.QueryRow(ctx, sqlReadVerification, pg.Args{"tenant": c.Tenant, "no": v.No}).Scan(&v.Done, &v.Checks)
 		})
-		if done || err != nil && !memd.Transient(pg.Classify(err)) {
-			return checks, done, err
+		if v.Done || err != nil && !memd.Transient(pg.Classify(err)) {
+			return v, err
 		}
 	}
 }
@@ -120,9 +140,10 @@ func (v verificationWorker) Work(ctx context.Context, job *river.Job[verificatio
 	var tenant memd.TenantNo
 	var id uuid.UUID
 	var done bool
+	var budget memd.SearchBudget
 	var j Job
 	err = v.w.c.Pool.With(ctx, func(db pg.DB) error {
-		err := db.QueryRow(ctx, sqlFindVerification, pg.Args{"no": job.Args.No}).Scan(&tenant, &id, &done)
+		err := db.QueryRow(ctx, sqlFindVerification, pg.Args{"no": job.Args.No}).Scan(&tenant, &id, &done, &budget)
 		if err != nil || done {
 			return err
 		}
@@ -139,7 +160,7 @@ func (v verificationWorker) Work(ctx context.Context, job *river.Job[verificatio
 		return river.JobSnooze(time.Second)
 	}
 	defer v.w.verify(tenant, false)
-	checks, err := v.w.runner.examine(ctx, j)
+	checks, err := v.w.runner.examine(ctx, j, budget)
 	if err != nil {
 		return err
 	}

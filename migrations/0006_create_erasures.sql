@@ -81,10 +81,11 @@ CREATE TABLE memd.verifications (
   request_id      uuid        NOT NULL,
   asked_at        timestamptz NOT NULL,
   done_at         timestamptz,
-  checks          jsonb       NOT NULL DEFAULT '[]'
+  checks          jsonb       NOT NULL DEFAULT '[]',
+  budget          jsonb       NOT NULL DEFAULT '{}' -- of its searches; what it does not name is the worker's
 );
 CREATE INDEX verifications_open ON memd.verifications (tenant_no, request_id) WHERE done_at IS NULL;
-GRANT SELECT, INSERT (tenant_no, request_id, asked_at) ON memd.verifications TO memd_app;
+GRANT SELECT, INSERT (tenant_no, request_id, asked_at, budget) ON memd.verifications TO memd_app;
 GRANT SELECT, UPDATE (done_at, checks) ON memd.verifications TO memd_worker;
 
 -- Rows that the verifier named and an operator wants deleted. They stay, as the

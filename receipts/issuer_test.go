@@ -311,8 +311,13 @@ func TestRotateKey(t *testing.T) {
 	if second.Key() == i.Signer.Key() {
 		t.Fatal("the key is the same")
 	}
-	// A process that still has the old key goes on with it, beside one with the
-	// new, and a restarted one has the new.
+	for name, have := range map[string]*receipts.Signer{"of a process that runs": i.Signer, "of one that starts": nil, "the newest": second} {
+		if got, err := receipts.Renew(t.Context(), w.signerConfig(), have); err != nil || got.Key() != second.Key() || have == second && got != second {
+			t.Errorf("%s: not renewed, %v", name, err)
+		}
+	}
+	// A process that is about to sign with the old key as the new one is made is
+	// no harm.
 	w.issue(i, 7, provisional(id(2)))
 	w.issue(w.issuer(), 7, provisional(id(3)))
 	w.issue(i, 7, final(id(1)))

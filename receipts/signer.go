@@ -93,8 +93,23 @@ func OpenSigner(ctx context.Context, c SignerConfig) (*Signer, error) {
 	}
 }
 
+// Renew returns s as long as its key is the newest that the database has, and
+// otherwise, or when s is nil, what OpenSigner returns: a process that runs signs
+// with a new key from its next receipt on, and with the old one never again.
+func Renew(ctx context.Context, c SignerConfig, s *Signer) (*Signer, error) {
+	if s == nil {
+		return OpenSigner(ctx, c)
+	}
+	var newest int
+	err := c.Pool.With(ctx, func(db pg.DB) (err error) { newest, err = readNewestKey(ctx, db); return err })
+	if err != nil || newest <= s.number {
+		return s, err
+	}
+	return OpenSigner(ctx, c)
+}
+
 // RotateKey makes a new key, wrapped by a new version of the wrapping key, and
-// returns its signer. Processes that run go on with the key that they opened;
+// returns its signer. Processes that run take it up by Renew;
 // receipts of both verify. Whoever destroys the old version of the wrapping key
 // afterwards makes the old signing key unusable for ever. Not safe to repeat:
 // each call makes a key.

@@ -43,6 +43,9 @@ SELECT record FROM memd.receipt_keys ORDER BY key_no`
 const sqlReadPublicKeys = `
 SELECT public_key FROM memd.receipt_keys ORDER BY key_no`
 
+const sqlReadNewestKey = `
+SELECT coalesce(max(key_no), 0) FROM memd.receipt_keys`
+
 const sqlInsertKey = `
 INSERT INTO memd.receipt_keys (key_no, key_id, public_key, record, created_at)
 VALUES (@number, @id, @public, @record, @created)
@@ -173,6 +176,13 @@ func readKeyRecords(ctx context.Context, db pg.DB) ([]keyRecord, error) {
 		}
 	}
 	return records, nil
+}
+
+func readNewestKey(ctx context.Context, db pg.DB) (number int, err error) {
+	if err = db.QueryRow(ctx, sqlReadNewestKey).Scan(&number); err != nil {
+		return 0, fmt.Errorf("looking for a newer signing key: %w", err)
+	}
+	return number, nil
 }
 
 func insertKey(ctx context.Context, db pg.DB, r keyRecord, data []byte) error {

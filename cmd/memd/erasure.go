@@ -74,8 +74,13 @@ func printChecks(con *console, checks []*memdv1.ErasureCheck) error {
 	}
 	fmt.Fprintln(con.Stdout)
 	t := newTable(con.Stdout, "CHECK", "RESULT", "BEFORE", "AFTER", "REASON")
+	var scanned, unscanned int64
 	for _, c := range checks {
 		t.row(c.GetName(), c.GetResult(), fmt.Sprint(c.GetControlBefore()), fmt.Sprint(c.GetCountAfter()), orDash(c.GetReason()))
+		scanned, unscanned = max(scanned, c.GetScanned()), max(unscanned, c.GetUnscanned())
+	}
+	if scanned > 0 {
+		con.notef("The search looked at %s and left out %d.", plural(scanned, "row", "rows"), unscanned)
 	}
 	return t.close()
 }

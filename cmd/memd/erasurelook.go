@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 )
@@ -60,17 +63,21 @@ func (c *erasureDryRunCmd) Run(ctx context.Context, con *console) error {
 }
 
 type erasureVerifyCmd struct {
+	WholeStore bool          `help:"Search all of the tenant's store for what was drawn, and wait for it."`
+	Rows       int64         `placeholder:"N" help:"Search so many rows. Default: what the worker's --verify-rows says."`
+	MiB        int64         `name:"mib" placeholder:"N" help:"Search so much of what is sealed. Default: what the worker's --verify-mib says."`
+	Time       time.Duration `placeholder:"DURATION" help:"Search so long, an hour at most. Default: what the worker's --verify-time says, or, of the whole store, an hour."`
 	erasureFlags
 	outputFlags
 }
 
-// Run has the verifier look, and fails when it found something.
+// Run has the verifier look, waits for it, and fails when it found something.
 func (c *erasureVerifyCmd) Run(ctx context.Context, con *console) error {
 	server, err := c.connect()
 	if err != nil {
 		return err
 	}
-	resp, err := server.Erasure.VerifyErasure(ctx, &memdv1.VerifyErasureRequest{RequestId: c.Request, Tenant: c.Tenant})
+	resp, err := c.look(ctx, con, server)
 	if err != nil {
 		return err
 	}
@@ -91,6 +98,29 @@ func (c *erasureVerifyCmd) Run(ctx context.Context, con *console) error {
 		}
 	}
 	return nil
+}
+
+// look asks once, and of a search that was given a budget again and again, for the
+// same one.
+func (c *erasureVerifyCmd) look(ctx context.Context, con *console, server *clients) (*memdv1.VerifyErasureResponse, error) {
+	req := &memdv1.VerifyErasureRequest{RequestId: c.Request, Tenant: c.Tenant}
+	if c.WholeStore || c.Rows != 0 || c.MiB != 0 || c.Time != 0 {
+		req.Budget = &memdv1.SearchBudget{WholeStore: c.WholeStore, Rows: c.Rows, Mebibytes: c.MiB}
+		if c.Time != 0 {
+			req.Budget.Time = durationpb.New(c.Time)
+		}
+	}
+	for {
+		resp, err := server.Erasure.VerifyErasure(ctx, req)
+		if err != nil || resp.GetFinished() || req.Budget == nil {
+			return resp, err
+		}
+		con.notef("A worker is looking.")
+		req.Verification = resp.GetVerification()
+		if !pause(ctx, firstPollPause) {
+			return nil, ctx.Err()
+		}
+	}
 }
 
 type erasureRemoveCmd struct {

@@ -45,7 +45,9 @@ type fakeServer struct {
 	tenants  map[string]*memdv1.Tenant
 	keys     []*memdv1.ApiKey
 	requests map[string]int // erasures, by request id
-	busy     int            // how many further Adds are refused for want of a connection
+	erasures map[string]*memdv1.Report
+	holds    []*memdv1.LegalHold
+	busy     int // how many further Adds are refused for want of a connection
 	adds     int
 	largest  int // rows of one Add
 	handler  http.Handler
@@ -57,6 +59,7 @@ func newFakeServer() (*fakeServer, *httptest.Server) {
 		events:   map[string]*memdv1.Memory{},
 		tenants:  map[string]*memdv1.Tenant{},
 		requests: map[string]int{},
+		erasures: fakeErasures(),
 	}
 	server := connect.NewServer(func(next connect.ServerFunc) connect.ServerFunc {
 		return func(ctx context.Context, spec connect.Spec, stream connect.ServerStream) error {

@@ -51,7 +51,7 @@ type receiptPublicKeyCmd struct {
 func (c *receiptPublicKeyCmd) Run(ctx context.Context, con *console) error {
 	data, err := c.fetch(ctx)
 	if errors.Is(err, memd.ErrNotFound) || connect.CodeOf(err) == connect.CodeNotFound {
-		err = &hintedError{err: err, hint: "A worker makes the first key when it starts."}
+		err = &hintedError{err: err, hint: "A worker makes the first key with the first receipt."}
 	}
 	if err == nil {
 		_, err = con.Stdout.Write(data)
@@ -180,7 +180,7 @@ type receiptRotateKeyCmd struct {
 	Ledger         []string `required:"" sep:"," help:"The worker's ledgers, in the worker's order."`
 }
 
-// Run makes a key and prints its id. Workers sign with it when they start again.
+// Run makes a key and prints its id. Workers sign with it from their next receipt on.
 func (c *receiptRotateKeyCmd) Run(ctx context.Context, con *console) (err error) {
 	pool, err := pg.Open(ctx, pg.Config{URL: c.DatabaseURL, Role: node.WorkerRole, MaxConns: 2, ApplicationName: "memd receipt rotate-key"})
 	if err != nil {
@@ -222,7 +222,7 @@ func (c *receiptRotateKeyCmd) Run(ctx context.Context, con *console) (err error)
 	if err != nil {
 		return err
 	}
-	con.notef("Workers sign with it once they are started again. Publish the new public keys: \"memd receipt public-key\".")
+	con.notef("Workers sign with it from their next receipt on. Publish the new public keys: \"memd receipt public-key\".")
 	_, err = fmt.Fprintln(con.Stdout, signer.Key())
 	return err
 }

@@ -84,35 +84,31 @@ func (w *Worker) openPages(ctx context.Context, c WorkerConfig) (*pg.Pool, error
 	return pages, nil
 }
 
-// issuer opens the signer with the first receipt: a worker starts, and sweeps,
-// and waits, while the key service is away.
+// issuer opens the signer with the first receipt, because a worker starts, and
+// sweeps, and waits, while the key service is away, and takes up a new key with the
+// next one.
 type issuer struct {
 	signing receipts.SignerConfig
 
 	mu     sync.Mutex
-	issuer *receipts.Issuer
+	signer *receipts.Signer
 }
 
 // Issue implements erasure.Receipts.
 func (i *issuer) Issue(ctx context.Context, tenant memd.TenantNo, r receipts.Receipt) (receipts.Bundle, error) {
-	opened, err := i.open(ctx)
+	signer, err := i.open(ctx)
 	if err != nil {
-		return receipts.Bundle{}, err
+		return receipts.Bundle{}, fmt.Errorf("opening the signing key of receipts: %w", err)
 	}
+	opened := &receipts.Issuer{Pool: i.signing.Pool, Signer: signer, Ledger: i.signing.Ledger, Clock: i.signing.Clock}
 	return opened.Issue(ctx, tenant, r)
 }
 
-func (i *issuer) open(ctx context.Context) (*receipts.Issuer, error) {
+func (i *issuer) open(ctx context.Context) (_ *receipts.Signer, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.issuer == nil {
-		signer, err := receipts.OpenSigner(ctx, i.signing)
-		if err != nil {
-			return nil, fmt.Errorf("opening the signing key of receipts: %w", err)
-		}
-		i.issuer = &receipts.Issuer{Pool: i.signing.Pool, Signer: signer, Ledger: i.signing.Ledger, Clock: i.signing.Clock}
-	}
-	return i.issuer, nil
+	i.signer, err = receipts.Renew(ctx, i.signing, i.signer)
+	return i.signer, err
 }
 
 // runAll runs the worker's parts until ctx ends, or one of them: without the one

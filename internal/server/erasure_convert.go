@@ -88,7 +88,7 @@ func checksToProto(checks []memd.Check) []*memdv1.ErasureCheck {
 	for _, c := range checks {
 		p := &memdv1.ErasureCheck{
 			Name: c.Name, Result: c.Result.String(), Reason: c.Reason, ControlBefore: c.ControlBefore, CountAfter: c.CountAfter,
-			Took: durationpb.New(c.Duration),
+			Took: durationpb.New(c.Duration), Scanned: c.Scanned, Unscanned: c.Unscanned,
 		}
 		for _, r := range c.Rows {
 			p.Rows = append(p.Rows, r.Table+" "+r.ID)

@@ -110,9 +110,12 @@ func (h *erasureHandler) VerifyErasure(ctx context.Context, req *memdv1.VerifyEr
 	if err != nil {
 		return nil, err
 	}
-	checks, done, err := h.erasure.Verify(ctx, c, id)
+	b := req.GetBudget()
+	v, err := h.erasure.Verify(ctx, c, id, memd.SearchBudget{
+		Whole: b.GetWholeStore(), Rows: b.GetRows(), Bytes: b.GetMebibytes() << 20, Time: b.GetTime().AsDuration(),
+	}, req.GetVerification())
 	if err != nil {
 		return nil, err
 	}
-	return &memdv1.VerifyErasureResponse{Checks: checksToProto(checks), Finished: done}, nil
+	return &memdv1.VerifyErasureResponse{Checks: checksToProto(v.Checks), Finished: v.Done, Verification: v.No}, nil
 }

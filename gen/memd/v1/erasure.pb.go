@@ -2032,7 +2032,12 @@ type VerifyErasureRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// For a key of the installation: the tenant's name.
-	Tenant        string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// How much is searched. Not set: what the worker's configuration allows.
+	Budget *SearchBudget `protobuf:"bytes,3,opt,name=budget,proto3" json:"budget,omitempty"`
+	// Waits for a look that was asked for before, instead of asking for another: the
+	// number in its answer. The budget is then what it was.
+	Verification  int64 `protobuf:"varint,4,opt,name=verification,proto3" json:"verification,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2081,11 +2086,27 @@ func (x *VerifyErasureRequest) GetTenant() string {
 	return ""
 }
 
+func (x *VerifyErasureRequest) GetBudget() *SearchBudget {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+func (x *VerifyErasureRequest) GetVerification() int64 {
+	if x != nil {
+		return x.Verification
+	}
+	return 0
+}
+
 type VerifyErasureResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty when no worker answered in time.
-	Checks        []*ErasureCheck `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
-	Finished      bool            `protobuf:"varint,2,opt,name=finished,proto3" json:"finished,omitempty"`
+	Checks   []*ErasureCheck `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	Finished bool            `protobuf:"varint,2,opt,name=finished,proto3" json:"finished,omitempty"`
+	// Names this look.
+	Verification  int64 `protobuf:"varint,3,opt,name=verification,proto3" json:"verification,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2134,6 +2155,87 @@ func (x *VerifyErasureResponse) GetFinished() bool {
 	return false
 }
 
+func (x *VerifyErasureResponse) GetVerification() int64 {
+	if x != nil {
+		return x.Verification
+	}
+	return 0
+}
+
+// SearchBudget bounds a search of the tenant's store for what was drawn before an
+// erasure. What it did not reach is counted in the check, which is then not_run.
+type SearchBudget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Everything, however much: rows and mebibytes do not count.
+	WholeStore bool `protobuf:"varint,1,opt,name=whole_store,json=wholeStore,proto3" json:"whole_store,omitempty"`
+	// Of rows, and of what is sealed in them. 0: as much as the worker's own bound.
+	Rows      int64 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	Mebibytes int64 `protobuf:"varint,3,opt,name=mebibytes,proto3" json:"mebibytes,omitempty"`
+	// How long it may take. Not set: the worker's own bound, or, of the whole store, an
+	// hour.
+	Time          *durationpb.Duration `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchBudget) Reset() {
+	*x = SearchBudget{}
+	mi := &file_memd_v1_erasure_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchBudget) ProtoMessage() {}
+
+func (x *SearchBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_erasure_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchBudget.ProtoReflect.Descriptor instead.
+func (*SearchBudget) Descriptor() ([]byte, []int) {
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *SearchBudget) GetWholeStore() bool {
+	if x != nil {
+		return x.WholeStore
+	}
+	return false
+}
+
+func (x *SearchBudget) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *SearchBudget) GetMebibytes() int64 {
+	if x != nil {
+		return x.Mebibytes
+	}
+	return 0
+}
+
+func (x *SearchBudget) GetTime() *durationpb.Duration {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type RemoveSurvivorsRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -2147,7 +2249,7 @@ type RemoveSurvivorsRequest struct {
 
 func (x *RemoveSurvivorsRequest) Reset() {
 	*x = RemoveSurvivorsRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[32]
+	mi := &file_memd_v1_erasure_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2261,7 @@ func (x *RemoveSurvivorsRequest) String() string {
 func (*RemoveSurvivorsRequest) ProtoMessage() {}
 
 func (x *RemoveSurvivorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[32]
+	mi := &file_memd_v1_erasure_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2274,7 @@ func (x *RemoveSurvivorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSurvivorsRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSurvivorsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{32}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RemoveSurvivorsRequest) GetRequestId() string {
@@ -2204,7 +2306,7 @@ type RemoveSurvivorsResponse struct {
 
 func (x *RemoveSurvivorsResponse) Reset() {
 	*x = RemoveSurvivorsResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[33]
+	mi := &file_memd_v1_erasure_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2318,7 @@ func (x *RemoveSurvivorsResponse) String() string {
 func (*RemoveSurvivorsResponse) ProtoMessage() {}
 
 func (x *RemoveSurvivorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[33]
+	mi := &file_memd_v1_erasure_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2331,7 @@ func (x *RemoveSurvivorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSurvivorsResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSurvivorsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{33}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{34}
 }
 
 type GetReceiptKeysRequest struct {
@@ -2240,7 +2342,7 @@ type GetReceiptKeysRequest struct {
 
 func (x *GetReceiptKeysRequest) Reset() {
 	*x = GetReceiptKeysRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[34]
+	mi := &file_memd_v1_erasure_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2354,7 @@ func (x *GetReceiptKeysRequest) String() string {
 func (*GetReceiptKeysRequest) ProtoMessage() {}
 
 func (x *GetReceiptKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[34]
+	mi := &file_memd_v1_erasure_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2367,7 @@ func (x *GetReceiptKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReceiptKeysRequest.ProtoReflect.Descriptor instead.
 func (*GetReceiptKeysRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{34}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{35}
 }
 
 type GetReceiptKeysResponse struct {
@@ -2278,7 +2380,7 @@ type GetReceiptKeysResponse struct {
 
 func (x *GetReceiptKeysResponse) Reset() {
 	*x = GetReceiptKeysResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[35]
+	mi := &file_memd_v1_erasure_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2392,7 @@ func (x *GetReceiptKeysResponse) String() string {
 func (*GetReceiptKeysResponse) ProtoMessage() {}
 
 func (x *GetReceiptKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[35]
+	mi := &file_memd_v1_erasure_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2405,7 @@ func (x *GetReceiptKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReceiptKeysResponse.ProtoReflect.Descriptor instead.
 func (*GetReceiptKeysResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{35}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetReceiptKeysResponse) GetKeyset() []byte {
@@ -2323,7 +2425,7 @@ type PlanRetentionRequest struct {
 
 func (x *PlanRetentionRequest) Reset() {
 	*x = PlanRetentionRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[36]
+	mi := &file_memd_v1_erasure_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2437,7 @@ func (x *PlanRetentionRequest) String() string {
 func (*PlanRetentionRequest) ProtoMessage() {}
 
 func (x *PlanRetentionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[36]
+	mi := &file_memd_v1_erasure_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2450,7 @@ func (x *PlanRetentionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRetentionRequest.ProtoReflect.Descriptor instead.
 func (*PlanRetentionRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{36}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PlanRetentionRequest) GetTenant() string {
@@ -2367,7 +2469,7 @@ type PlanRetentionResponse struct {
 
 func (x *PlanRetentionResponse) Reset() {
 	*x = PlanRetentionResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[37]
+	mi := &file_memd_v1_erasure_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2481,7 @@ func (x *PlanRetentionResponse) String() string {
 func (*PlanRetentionResponse) ProtoMessage() {}
 
 func (x *PlanRetentionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[37]
+	mi := &file_memd_v1_erasure_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2494,7 @@ func (x *PlanRetentionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRetentionResponse.ProtoReflect.Descriptor instead.
 func (*PlanRetentionResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{37}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PlanRetentionResponse) GetExpiries() []*Expiry {
@@ -2412,7 +2514,7 @@ type RunRetentionRequest struct {
 
 func (x *RunRetentionRequest) Reset() {
 	*x = RunRetentionRequest{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[38]
+	mi := &file_memd_v1_erasure_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2424,7 +2526,7 @@ func (x *RunRetentionRequest) String() string {
 func (*RunRetentionRequest) ProtoMessage() {}
 
 func (x *RunRetentionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[38]
+	mi := &file_memd_v1_erasure_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2437,7 +2539,7 @@ func (x *RunRetentionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRetentionRequest.ProtoReflect.Descriptor instead.
 func (*RunRetentionRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{38}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RunRetentionRequest) GetTenant() string {
@@ -2456,7 +2558,7 @@ type RunRetentionResponse struct {
 
 func (x *RunRetentionResponse) Reset() {
 	*x = RunRetentionResponse{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[39]
+	mi := &file_memd_v1_erasure_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2570,7 @@ func (x *RunRetentionResponse) String() string {
 func (*RunRetentionResponse) ProtoMessage() {}
 
 func (x *RunRetentionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[39]
+	mi := &file_memd_v1_erasure_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2583,7 @@ func (x *RunRetentionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRetentionResponse.ProtoReflect.Descriptor instead.
 func (*RunRetentionResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{39}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RunRetentionResponse) GetExpiries() []*Expiry {
@@ -2512,7 +2614,7 @@ type Expiry struct {
 
 func (x *Expiry) Reset() {
 	*x = Expiry{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[40]
+	mi := &file_memd_v1_erasure_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +2626,7 @@ func (x *Expiry) String() string {
 func (*Expiry) ProtoMessage() {}
 
 func (x *Expiry) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[40]
+	mi := &file_memd_v1_erasure_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +2639,7 @@ func (x *Expiry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expiry.ProtoReflect.Descriptor instead.
 func (*Expiry) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{40}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Expiry) GetDataClass() DataClass {
@@ -2622,7 +2724,7 @@ type Erasure struct {
 
 func (x *Erasure) Reset() {
 	*x = Erasure{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[41]
+	mi := &file_memd_v1_erasure_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2634,7 +2736,7 @@ func (x *Erasure) String() string {
 func (*Erasure) ProtoMessage() {}
 
 func (x *Erasure) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[41]
+	mi := &file_memd_v1_erasure_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2647,7 +2749,7 @@ func (x *Erasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Erasure.ProtoReflect.Descriptor instead.
 func (*Erasure) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{41}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Erasure) GetRequestId() string {
@@ -2762,7 +2864,7 @@ type ErasureStep struct {
 
 func (x *ErasureStep) Reset() {
 	*x = ErasureStep{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[42]
+	mi := &file_memd_v1_erasure_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2774,7 +2876,7 @@ func (x *ErasureStep) String() string {
 func (*ErasureStep) ProtoMessage() {}
 
 func (x *ErasureStep) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[42]
+	mi := &file_memd_v1_erasure_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2787,7 +2889,7 @@ func (x *ErasureStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStep.ProtoReflect.Descriptor instead.
 func (*ErasureStep) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{42}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ErasureStep) GetName() string {
@@ -2832,14 +2934,17 @@ type ErasureCheck struct {
 	CountAfter    int64                `protobuf:"varint,5,opt,name=count_after,json=countAfter,proto3" json:"count_after,omitempty"`
 	Took          *durationpb.Duration `protobuf:"bytes,6,opt,name=took,proto3" json:"took,omitempty"`
 	// What was found, as table and id, the first hundred.
-	Rows          []string `protobuf:"bytes,7,rep,name=rows,proto3" json:"rows,omitempty"`
+	Rows []string `protobuf:"bytes,7,rep,name=rows,proto3" json:"rows,omitempty"`
+	// Of a search: how many rows it looked at, and how many it did not.
+	Scanned       int64 `protobuf:"varint,8,opt,name=scanned,proto3" json:"scanned,omitempty"`
+	Unscanned     int64 `protobuf:"varint,9,opt,name=unscanned,proto3" json:"unscanned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ErasureCheck) Reset() {
 	*x = ErasureCheck{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[43]
+	mi := &file_memd_v1_erasure_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2851,7 +2956,7 @@ func (x *ErasureCheck) String() string {
 func (*ErasureCheck) ProtoMessage() {}
 
 func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[43]
+	mi := &file_memd_v1_erasure_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2864,7 +2969,7 @@ func (x *ErasureCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureCheck.ProtoReflect.Descriptor instead.
 func (*ErasureCheck) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{43}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ErasureCheck) GetName() string {
@@ -2916,6 +3021,20 @@ func (x *ErasureCheck) GetRows() []string {
 	return nil
 }
 
+func (x *ErasureCheck) GetScanned() int64 {
+	if x != nil {
+		return x.Scanned
+	}
+	return 0
+}
+
+func (x *ErasureCheck) GetUnscanned() int64 {
+	if x != nil {
+		return x.Unscanned
+	}
+	return 0
+}
+
 // TargetAnswer is what a store outside memd answered.
 type TargetAnswer struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -2932,7 +3051,7 @@ type TargetAnswer struct {
 
 func (x *TargetAnswer) Reset() {
 	*x = TargetAnswer{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[44]
+	mi := &file_memd_v1_erasure_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2944,7 +3063,7 @@ func (x *TargetAnswer) String() string {
 func (*TargetAnswer) ProtoMessage() {}
 
 func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[44]
+	mi := &file_memd_v1_erasure_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2957,7 +3076,7 @@ func (x *TargetAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetAnswer.ProtoReflect.Descriptor instead.
 func (*TargetAnswer) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{44}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TargetAnswer) GetTarget() string {
@@ -3015,7 +3134,7 @@ type LegalHold struct {
 
 func (x *LegalHold) Reset() {
 	*x = LegalHold{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[45]
+	mi := &file_memd_v1_erasure_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3027,7 +3146,7 @@ func (x *LegalHold) String() string {
 func (*LegalHold) ProtoMessage() {}
 
 func (x *LegalHold) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[45]
+	mi := &file_memd_v1_erasure_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3040,7 +3159,7 @@ func (x *LegalHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LegalHold.ProtoReflect.Descriptor instead.
 func (*LegalHold) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{45}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LegalHold) GetHoldId() string {
@@ -3146,7 +3265,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[46]
+	mi := &file_memd_v1_erasure_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3158,7 +3277,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[46]
+	mi := &file_memd_v1_erasure_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3171,7 +3290,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{46}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Report) GetRequestId() string {
@@ -3302,7 +3421,7 @@ type StoreCount struct {
 
 func (x *StoreCount) Reset() {
 	*x = StoreCount{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[47]
+	mi := &file_memd_v1_erasure_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3433,7 @@ func (x *StoreCount) String() string {
 func (*StoreCount) ProtoMessage() {}
 
 func (x *StoreCount) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[47]
+	mi := &file_memd_v1_erasure_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3446,7 @@ func (x *StoreCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCount.ProtoReflect.Descriptor instead.
 func (*StoreCount) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{47}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StoreCount) GetStore() string {
@@ -3366,7 +3485,7 @@ type FallenRow struct {
 
 func (x *FallenRow) Reset() {
 	*x = FallenRow{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[48]
+	mi := &file_memd_v1_erasure_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3378,7 +3497,7 @@ func (x *FallenRow) String() string {
 func (*FallenRow) ProtoMessage() {}
 
 func (x *FallenRow) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[48]
+	mi := &file_memd_v1_erasure_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3391,7 +3510,7 @@ func (x *FallenRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FallenRow.ProtoReflect.Descriptor instead.
 func (*FallenRow) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{48}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FallenRow) GetMemoryId() string {
@@ -3441,7 +3560,7 @@ type KeyDestruction struct {
 
 func (x *KeyDestruction) Reset() {
 	*x = KeyDestruction{}
-	mi := &file_memd_v1_erasure_proto_msgTypes[49]
+	mi := &file_memd_v1_erasure_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3453,7 +3572,7 @@ func (x *KeyDestruction) String() string {
 func (*KeyDestruction) ProtoMessage() {}
 
 func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_erasure_proto_msgTypes[49]
+	mi := &file_memd_v1_erasure_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3466,7 +3585,7 @@ func (x *KeyDestruction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyDestruction.ProtoReflect.Descriptor instead.
 func (*KeyDestruction) Descriptor() ([]byte, []int) {
-	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{49}
+	return file_memd_v1_erasure_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *KeyDestruction) GetKmsVersion() string {
@@ -3632,14 +3751,24 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
 	"\x06tenant\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\".\n" +
 	"\x12GetReceiptResponse\x12\x18\n" +
-	"\abundles\x18\x01 \x03(\fR\abundles\"`\n" +
+	"\abundles\x18\x01 \x03(\fR\abundles\"\xbc\x01\n" +
 	"\x14VerifyErasureRequest\x12'\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
-	"\x06tenant\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\"b\n" +
+	"\x06tenant\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\x12-\n" +
+	"\x06budget\x18\x03 \x01(\v2\x15.memd.v1.SearchBudgetR\x06budget\x12+\n" +
+	"\fverification\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fverification\"\x86\x01\n" +
 	"\x15VerifyErasureResponse\x12-\n" +
 	"\x06checks\x18\x01 \x03(\v2\x15.memd.v1.ErasureCheckR\x06checks\x12\x1a\n" +
-	"\bfinished\x18\x02 \x01(\bR\bfinished\"\xa0\x01\n" +
+	"\bfinished\x18\x02 \x01(\bR\bfinished\x12\"\n" +
+	"\fverification\x18\x03 \x01(\x03R\fverification\"\xb9\x01\n" +
+	"\fSearchBudget\x12\x1f\n" +
+	"\vwhole_store\x18\x01 \x01(\bR\n" +
+	"wholeStore\x12\x1b\n" +
+	"\x04rows\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x04rows\x12+\n" +
+	"\tmebibytes\x18\x03 \x01(\x03B\r\xbaH\n" +
+	"\"\b\x18\x80\x80\x80\x80\x04(\x00R\tmebibytes\x12>\n" +
+	"\x04time\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x04time\"\xa0\x01\n" +
 	"\x16RemoveSurvivorsRequest\x12'\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\xb0\x01\x01R\trequestId\x12\x1f\n" +
@@ -3693,7 +3822,7 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12;\n" +
 	"\vfinished_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"finishedAt\"\xdd\x01\n" +
+	"finishedAt\"\x95\x02\n" +
 	"\fErasureCheck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +
@@ -3702,7 +3831,9 @@ const file_memd_v1_erasure_proto_rawDesc = "" +
 	"\vcount_after\x18\x05 \x01(\x03R\n" +
 	"countAfter\x12-\n" +
 	"\x04took\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x12\n" +
-	"\x04rows\x18\a \x03(\tR\x04rows\"\xa8\x01\n" +
+	"\x04rows\x18\a \x03(\tR\x04rows\x12\x18\n" +
+	"\ascanned\x18\b \x01(\x03R\ascanned\x12\x1c\n" +
+	"\tunscanned\x18\t \x01(\x03R\tunscanned\"\xa8\x01\n" +
 	"\fTargetAnswer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\"\n" +
@@ -3819,7 +3950,7 @@ func file_memd_v1_erasure_proto_rawDescGZIP() []byte {
 }
 
 var file_memd_v1_erasure_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_memd_v1_erasure_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_memd_v1_erasure_proto_goTypes = []any{
 	(KeptReason)(0),                 // 0: memd.v1.KeptReason
 	(ErasureState)(0),               // 1: memd.v1.ErasureState
@@ -3857,138 +3988,141 @@ var file_memd_v1_erasure_proto_goTypes = []any{
 	(*GetReceiptResponse)(nil),      // 33: memd.v1.GetReceiptResponse
 	(*VerifyErasureRequest)(nil),    // 34: memd.v1.VerifyErasureRequest
 	(*VerifyErasureResponse)(nil),   // 35: memd.v1.VerifyErasureResponse
-	(*RemoveSurvivorsRequest)(nil),  // 36: memd.v1.RemoveSurvivorsRequest
-	(*RemoveSurvivorsResponse)(nil), // 37: memd.v1.RemoveSurvivorsResponse
-	(*GetReceiptKeysRequest)(nil),   // 38: memd.v1.GetReceiptKeysRequest
-	(*GetReceiptKeysResponse)(nil),  // 39: memd.v1.GetReceiptKeysResponse
-	(*PlanRetentionRequest)(nil),    // 40: memd.v1.PlanRetentionRequest
-	(*PlanRetentionResponse)(nil),   // 41: memd.v1.PlanRetentionResponse
-	(*RunRetentionRequest)(nil),     // 42: memd.v1.RunRetentionRequest
-	(*RunRetentionResponse)(nil),    // 43: memd.v1.RunRetentionResponse
-	(*Expiry)(nil),                  // 44: memd.v1.Expiry
-	(*Erasure)(nil),                 // 45: memd.v1.Erasure
-	(*ErasureStep)(nil),             // 46: memd.v1.ErasureStep
-	(*ErasureCheck)(nil),            // 47: memd.v1.ErasureCheck
-	(*TargetAnswer)(nil),            // 48: memd.v1.TargetAnswer
-	(*LegalHold)(nil),               // 49: memd.v1.LegalHold
-	(*Report)(nil),                  // 50: memd.v1.Report
-	(*StoreCount)(nil),              // 51: memd.v1.StoreCount
-	(*FallenRow)(nil),               // 52: memd.v1.FallenRow
-	(*KeyDestruction)(nil),          // 53: memd.v1.KeyDestruction
-	(*durationpb.Duration)(nil),     // 54: google.protobuf.Duration
-	(TenantState)(0),                // 55: memd.v1.TenantState
-	(*timestamppb.Timestamp)(nil),   // 56: google.protobuf.Timestamp
-	(*Scope)(nil),                   // 57: memd.v1.Scope
-	(*Source)(nil),                  // 58: memd.v1.Source
-	(Kind)(0),                       // 59: memd.v1.Kind
+	(*SearchBudget)(nil),            // 36: memd.v1.SearchBudget
+	(*RemoveSurvivorsRequest)(nil),  // 37: memd.v1.RemoveSurvivorsRequest
+	(*RemoveSurvivorsResponse)(nil), // 38: memd.v1.RemoveSurvivorsResponse
+	(*GetReceiptKeysRequest)(nil),   // 39: memd.v1.GetReceiptKeysRequest
+	(*GetReceiptKeysResponse)(nil),  // 40: memd.v1.GetReceiptKeysResponse
+	(*PlanRetentionRequest)(nil),    // 41: memd.v1.PlanRetentionRequest
+	(*PlanRetentionResponse)(nil),   // 42: memd.v1.PlanRetentionResponse
+	(*RunRetentionRequest)(nil),     // 43: memd.v1.RunRetentionRequest
+	(*RunRetentionResponse)(nil),    // 44: memd.v1.RunRetentionResponse
+	(*Expiry)(nil),                  // 45: memd.v1.Expiry
+	(*Erasure)(nil),                 // 46: memd.v1.Erasure
+	(*ErasureStep)(nil),             // 47: memd.v1.ErasureStep
+	(*ErasureCheck)(nil),            // 48: memd.v1.ErasureCheck
+	(*TargetAnswer)(nil),            // 49: memd.v1.TargetAnswer
+	(*LegalHold)(nil),               // 50: memd.v1.LegalHold
+	(*Report)(nil),                  // 51: memd.v1.Report
+	(*StoreCount)(nil),              // 52: memd.v1.StoreCount
+	(*FallenRow)(nil),               // 53: memd.v1.FallenRow
+	(*KeyDestruction)(nil),          // 54: memd.v1.KeyDestruction
+	(*durationpb.Duration)(nil),     // 55: google.protobuf.Duration
+	(TenantState)(0),                // 56: memd.v1.TenantState
+	(*timestamppb.Timestamp)(nil),   // 57: google.protobuf.Timestamp
+	(*Scope)(nil),                   // 58: memd.v1.Scope
+	(*Source)(nil),                  // 59: memd.v1.Source
+	(Kind)(0),                       // 60: memd.v1.Kind
 }
 var file_memd_v1_erasure_proto_depIdxs = []int32{
-	54, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
-	50, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
-	54, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
-	50, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
-	54, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
-	50, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
-	51, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
-	55, // 7: memd.v1.DryRunResponse.tenant_state:type_name -> memd.v1.TenantState
+	55, // 0: memd.v1.ForgetUserRequest.wait:type_name -> google.protobuf.Duration
+	51, // 1: memd.v1.ForgetUserResponse.report:type_name -> memd.v1.Report
+	55, // 2: memd.v1.ForgetSessionRequest.wait:type_name -> google.protobuf.Duration
+	51, // 3: memd.v1.ForgetSessionResponse.report:type_name -> memd.v1.Report
+	55, // 4: memd.v1.DeleteTenantRequest.wait:type_name -> google.protobuf.Duration
+	51, // 5: memd.v1.DeleteTenantResponse.report:type_name -> memd.v1.Report
+	52, // 6: memd.v1.DryRunResponse.counts:type_name -> memd.v1.StoreCount
+	56, // 7: memd.v1.DryRunResponse.tenant_state:type_name -> memd.v1.TenantState
 	12, // 8: memd.v1.DryRunResponse.strangers:type_name -> memd.v1.Stranger
 	19, // 9: memd.v1.ApproveDeletionResponse.approval:type_name -> memd.v1.Approval
 	19, // 10: memd.v1.VoidApprovalResponse.approval:type_name -> memd.v1.Approval
 	19, // 11: memd.v1.ListApprovalsResponse.approvals:type_name -> memd.v1.Approval
-	56, // 12: memd.v1.Approval.approved_at:type_name -> google.protobuf.Timestamp
-	56, // 13: memd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	56, // 14: memd.v1.Approval.voided_at:type_name -> google.protobuf.Timestamp
-	50, // 15: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
+	57, // 12: memd.v1.Approval.approved_at:type_name -> google.protobuf.Timestamp
+	57, // 13: memd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	57, // 14: memd.v1.Approval.voided_at:type_name -> google.protobuf.Timestamp
+	51, // 15: memd.v1.GetErasureResponse.report:type_name -> memd.v1.Report
 	1,  // 16: memd.v1.ListErasuresRequest.states:type_name -> memd.v1.ErasureState
-	45, // 17: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
-	45, // 18: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
-	46, // 19: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
-	49, // 20: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
-	45, // 21: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
-	49, // 22: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
-	49, // 23: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
-	47, // 24: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
-	44, // 25: memd.v1.PlanRetentionResponse.expiries:type_name -> memd.v1.Expiry
-	44, // 26: memd.v1.RunRetentionResponse.expiries:type_name -> memd.v1.Expiry
-	3,  // 27: memd.v1.Expiry.data_class:type_name -> memd.v1.DataClass
-	0,  // 28: memd.v1.Expiry.kept:type_name -> memd.v1.KeptReason
-	1,  // 29: memd.v1.Expiry.state:type_name -> memd.v1.ErasureState
-	2,  // 30: memd.v1.Erasure.kind:type_name -> memd.v1.ErasureKind
-	1,  // 31: memd.v1.Erasure.state:type_name -> memd.v1.ErasureState
-	56, // 32: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
-	56, // 33: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
-	56, // 34: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
-	56, // 35: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
-	56, // 36: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
-	3,  // 37: memd.v1.Erasure.data_class:type_name -> memd.v1.DataClass
-	56, // 38: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
-	56, // 39: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
-	54, // 40: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
-	56, // 41: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
-	2,  // 42: memd.v1.LegalHold.kind:type_name -> memd.v1.ErasureKind
-	56, // 43: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
-	56, // 44: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
-	1,  // 45: memd.v1.Report.state:type_name -> memd.v1.ErasureState
-	56, // 46: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
-	56, // 47: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
-	51, // 48: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
-	52, // 49: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
-	53, // 50: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
-	45, // 51: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
-	46, // 52: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
-	47, // 53: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
-	48, // 54: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
-	51, // 55: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
-	12, // 56: memd.v1.Report.strangers:type_name -> memd.v1.Stranger
-	57, // 57: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
-	58, // 58: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
-	59, // 59: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
-	56, // 60: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
-	56, // 61: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
-	56, // 62: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
-	4,  // 63: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
-	6,  // 64: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
-	8,  // 65: memd.v1.ErasureService.DeleteTenant:input_type -> memd.v1.DeleteTenantRequest
-	13, // 66: memd.v1.ErasureService.ApproveDeletion:input_type -> memd.v1.ApproveDeletionRequest
-	15, // 67: memd.v1.ErasureService.VoidApproval:input_type -> memd.v1.VoidApprovalRequest
-	17, // 68: memd.v1.ErasureService.ListApprovals:input_type -> memd.v1.ListApprovalsRequest
-	10, // 69: memd.v1.ErasureService.DryRun:input_type -> memd.v1.DryRunRequest
-	20, // 70: memd.v1.ErasureService.GetErasure:input_type -> memd.v1.GetErasureRequest
-	22, // 71: memd.v1.ErasureService.ListErasures:input_type -> memd.v1.ListErasuresRequest
-	24, // 72: memd.v1.ErasureService.WatchErasure:input_type -> memd.v1.WatchErasureRequest
-	26, // 73: memd.v1.ErasureService.Hold:input_type -> memd.v1.HoldRequest
-	28, // 74: memd.v1.ErasureService.ReleaseHold:input_type -> memd.v1.ReleaseHoldRequest
-	30, // 75: memd.v1.ErasureService.ListHolds:input_type -> memd.v1.ListHoldsRequest
-	32, // 76: memd.v1.ErasureService.GetReceipt:input_type -> memd.v1.GetReceiptRequest
-	34, // 77: memd.v1.ErasureService.VerifyErasure:input_type -> memd.v1.VerifyErasureRequest
-	36, // 78: memd.v1.ErasureService.RemoveSurvivors:input_type -> memd.v1.RemoveSurvivorsRequest
-	38, // 79: memd.v1.ErasureService.GetReceiptKeys:input_type -> memd.v1.GetReceiptKeysRequest
-	40, // 80: memd.v1.ErasureService.PlanRetention:input_type -> memd.v1.PlanRetentionRequest
-	42, // 81: memd.v1.ErasureService.RunRetention:input_type -> memd.v1.RunRetentionRequest
-	5,  // 82: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
-	7,  // 83: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
-	9,  // 84: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
-	14, // 85: memd.v1.ErasureService.ApproveDeletion:output_type -> memd.v1.ApproveDeletionResponse
-	16, // 86: memd.v1.ErasureService.VoidApproval:output_type -> memd.v1.VoidApprovalResponse
-	18, // 87: memd.v1.ErasureService.ListApprovals:output_type -> memd.v1.ListApprovalsResponse
-	11, // 88: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
-	21, // 89: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
-	23, // 90: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
-	25, // 91: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
-	27, // 92: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
-	29, // 93: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
-	31, // 94: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
-	33, // 95: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
-	35, // 96: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
-	37, // 97: memd.v1.ErasureService.RemoveSurvivors:output_type -> memd.v1.RemoveSurvivorsResponse
-	39, // 98: memd.v1.ErasureService.GetReceiptKeys:output_type -> memd.v1.GetReceiptKeysResponse
-	41, // 99: memd.v1.ErasureService.PlanRetention:output_type -> memd.v1.PlanRetentionResponse
-	43, // 100: memd.v1.ErasureService.RunRetention:output_type -> memd.v1.RunRetentionResponse
-	82, // [82:101] is the sub-list for method output_type
-	63, // [63:82] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	46, // 17: memd.v1.ListErasuresResponse.erasures:type_name -> memd.v1.Erasure
+	46, // 18: memd.v1.WatchErasureResponse.erasure:type_name -> memd.v1.Erasure
+	47, // 19: memd.v1.WatchErasureResponse.step:type_name -> memd.v1.ErasureStep
+	50, // 20: memd.v1.HoldResponse.hold:type_name -> memd.v1.LegalHold
+	46, // 21: memd.v1.HoldResponse.paused:type_name -> memd.v1.Erasure
+	50, // 22: memd.v1.ReleaseHoldResponse.hold:type_name -> memd.v1.LegalHold
+	50, // 23: memd.v1.ListHoldsResponse.holds:type_name -> memd.v1.LegalHold
+	36, // 24: memd.v1.VerifyErasureRequest.budget:type_name -> memd.v1.SearchBudget
+	48, // 25: memd.v1.VerifyErasureResponse.checks:type_name -> memd.v1.ErasureCheck
+	55, // 26: memd.v1.SearchBudget.time:type_name -> google.protobuf.Duration
+	45, // 27: memd.v1.PlanRetentionResponse.expiries:type_name -> memd.v1.Expiry
+	45, // 28: memd.v1.RunRetentionResponse.expiries:type_name -> memd.v1.Expiry
+	3,  // 29: memd.v1.Expiry.data_class:type_name -> memd.v1.DataClass
+	0,  // 30: memd.v1.Expiry.kept:type_name -> memd.v1.KeptReason
+	1,  // 31: memd.v1.Expiry.state:type_name -> memd.v1.ErasureState
+	2,  // 32: memd.v1.Erasure.kind:type_name -> memd.v1.ErasureKind
+	1,  // 33: memd.v1.Erasure.state:type_name -> memd.v1.ErasureState
+	57, // 34: memd.v1.Erasure.accepted_at:type_name -> google.protobuf.Timestamp
+	57, // 35: memd.v1.Erasure.due_at:type_name -> google.protobuf.Timestamp
+	57, // 36: memd.v1.Erasure.finished_at:type_name -> google.protobuf.Timestamp
+	57, // 37: memd.v1.Erasure.sweep_at:type_name -> google.protobuf.Timestamp
+	57, // 38: memd.v1.Erasure.final_at:type_name -> google.protobuf.Timestamp
+	3,  // 39: memd.v1.Erasure.data_class:type_name -> memd.v1.DataClass
+	57, // 40: memd.v1.ErasureStep.started_at:type_name -> google.protobuf.Timestamp
+	57, // 41: memd.v1.ErasureStep.finished_at:type_name -> google.protobuf.Timestamp
+	55, // 42: memd.v1.ErasureCheck.took:type_name -> google.protobuf.Duration
+	57, // 43: memd.v1.TargetAnswer.at:type_name -> google.protobuf.Timestamp
+	2,  // 44: memd.v1.LegalHold.kind:type_name -> memd.v1.ErasureKind
+	57, // 45: memd.v1.LegalHold.created_at:type_name -> google.protobuf.Timestamp
+	57, // 46: memd.v1.LegalHold.released_at:type_name -> google.protobuf.Timestamp
+	1,  // 47: memd.v1.Report.state:type_name -> memd.v1.ErasureState
+	57, // 48: memd.v1.Report.accepted_at:type_name -> google.protobuf.Timestamp
+	57, // 49: memd.v1.Report.finished_at:type_name -> google.protobuf.Timestamp
+	52, // 50: memd.v1.Report.counts:type_name -> memd.v1.StoreCount
+	53, // 51: memd.v1.Report.fallen:type_name -> memd.v1.FallenRow
+	54, // 52: memd.v1.Report.key:type_name -> memd.v1.KeyDestruction
+	46, // 53: memd.v1.Report.erasure:type_name -> memd.v1.Erasure
+	47, // 54: memd.v1.Report.steps:type_name -> memd.v1.ErasureStep
+	48, // 55: memd.v1.Report.checks:type_name -> memd.v1.ErasureCheck
+	49, // 56: memd.v1.Report.targets:type_name -> memd.v1.TargetAnswer
+	52, // 57: memd.v1.Report.swept:type_name -> memd.v1.StoreCount
+	12, // 58: memd.v1.Report.strangers:type_name -> memd.v1.Stranger
+	58, // 59: memd.v1.FallenRow.scope:type_name -> memd.v1.Scope
+	59, // 60: memd.v1.FallenRow.surviving_sources:type_name -> memd.v1.Source
+	60, // 61: memd.v1.FallenRow.kind:type_name -> memd.v1.Kind
+	57, // 62: memd.v1.KeyDestruction.unreadable_at:type_name -> google.protobuf.Timestamp
+	57, // 63: memd.v1.KeyDestruction.destroyed_at:type_name -> google.protobuf.Timestamp
+	57, // 64: memd.v1.KeyDestruction.purged_at:type_name -> google.protobuf.Timestamp
+	4,  // 65: memd.v1.ErasureService.ForgetUser:input_type -> memd.v1.ForgetUserRequest
+	6,  // 66: memd.v1.ErasureService.ForgetSession:input_type -> memd.v1.ForgetSessionRequest
+	8,  // 67: memd.v1.ErasureService.DeleteTenant:input_type -> memd.v1.DeleteTenantRequest
+	13, // 68: memd.v1.ErasureService.ApproveDeletion:input_type -> memd.v1.ApproveDeletionRequest
+	15, // 69: memd.v1.ErasureService.VoidApproval:input_type -> memd.v1.VoidApprovalRequest
+	17, // 70: memd.v1.ErasureService.ListApprovals:input_type -> memd.v1.ListApprovalsRequest
+	10, // 71: memd.v1.ErasureService.DryRun:input_type -> memd.v1.DryRunRequest
+	20, // 72: memd.v1.ErasureService.GetErasure:input_type -> memd.v1.GetErasureRequest
+	22, // 73: memd.v1.ErasureService.ListErasures:input_type -> memd.v1.ListErasuresRequest
+	24, // 74: memd.v1.ErasureService.WatchErasure:input_type -> memd.v1.WatchErasureRequest
+	26, // 75: memd.v1.ErasureService.Hold:input_type -> memd.v1.HoldRequest
+	28, // 76: memd.v1.ErasureService.ReleaseHold:input_type -> memd.v1.ReleaseHoldRequest
+	30, // 77: memd.v1.ErasureService.ListHolds:input_type -> memd.v1.ListHoldsRequest
+	32, // 78: memd.v1.ErasureService.GetReceipt:input_type -> memd.v1.GetReceiptRequest
+	34, // 79: memd.v1.ErasureService.VerifyErasure:input_type -> memd.v1.VerifyErasureRequest
+	37, // 80: memd.v1.ErasureService.RemoveSurvivors:input_type -> memd.v1.RemoveSurvivorsRequest
+	39, // 81: memd.v1.ErasureService.GetReceiptKeys:input_type -> memd.v1.GetReceiptKeysRequest
+	41, // 82: memd.v1.ErasureService.PlanRetention:input_type -> memd.v1.PlanRetentionRequest
+	43, // 83: memd.v1.ErasureService.RunRetention:input_type -> memd.v1.RunRetentionRequest
+	5,  // 84: memd.v1.ErasureService.ForgetUser:output_type -> memd.v1.ForgetUserResponse
+	7,  // 85: memd.v1.ErasureService.ForgetSession:output_type -> memd.v1.ForgetSessionResponse
+	9,  // 86: memd.v1.ErasureService.DeleteTenant:output_type -> memd.v1.DeleteTenantResponse
+	14, // 87: memd.v1.ErasureService.ApproveDeletion:output_type -> memd.v1.ApproveDeletionResponse
+	16, // 88: memd.v1.ErasureService.VoidApproval:output_type -> memd.v1.VoidApprovalResponse
+	18, // 89: memd.v1.ErasureService.ListApprovals:output_type -> memd.v1.ListApprovalsResponse
+	11, // 90: memd.v1.ErasureService.DryRun:output_type -> memd.v1.DryRunResponse
+	21, // 91: memd.v1.ErasureService.GetErasure:output_type -> memd.v1.GetErasureResponse
+	23, // 92: memd.v1.ErasureService.ListErasures:output_type -> memd.v1.ListErasuresResponse
+	25, // 93: memd.v1.ErasureService.WatchErasure:output_type -> memd.v1.WatchErasureResponse
+	27, // 94: memd.v1.ErasureService.Hold:output_type -> memd.v1.HoldResponse
+	29, // 95: memd.v1.ErasureService.ReleaseHold:output_type -> memd.v1.ReleaseHoldResponse
+	31, // 96: memd.v1.ErasureService.ListHolds:output_type -> memd.v1.ListHoldsResponse
+	33, // 97: memd.v1.ErasureService.GetReceipt:output_type -> memd.v1.GetReceiptResponse
+	35, // 98: memd.v1.ErasureService.VerifyErasure:output_type -> memd.v1.VerifyErasureResponse
+	38, // 99: memd.v1.ErasureService.RemoveSurvivors:output_type -> memd.v1.RemoveSurvivorsResponse
+	40, // 100: memd.v1.ErasureService.GetReceiptKeys:output_type -> memd.v1.GetReceiptKeysResponse
+	42, // 101: memd.v1.ErasureService.PlanRetention:output_type -> memd.v1.PlanRetentionResponse
+	44, // 102: memd.v1.ErasureService.RunRetention:output_type -> memd.v1.RunRetentionResponse
+	84, // [84:103] is the sub-list for method output_type
+	65, // [65:84] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_erasure_proto_init() }
@@ -3998,14 +4132,14 @@ func file_memd_v1_erasure_proto_init() {
 	}
 	file_memd_v1_admin_proto_init()
 	file_memd_v1_common_proto_init()
-	file_memd_v1_erasure_proto_msgTypes[47].OneofWrappers = []any{}
+	file_memd_v1_erasure_proto_msgTypes[48].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_erasure_proto_rawDesc), len(file_memd_v1_erasure_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   50,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -288,7 +288,10 @@ type ErasureServiceClient interface {
 	// it is done, and the final one. Check them with "memd receipt verify".
 	GetReceipt(context.Context, *v1.GetReceiptRequest) (*v1.GetReceiptResponse, error)
 	// VerifyErasure has a worker look again whether anything is left of what an
-	// erasure that is done has erased. It waits for at most half a minute.
+	// erasure that is done has erased. It waits for at most half a minute; a look that
+	// takes longer goes on, and is asked for by its number. There is one of a tenant
+	// at a time. What was drawn before the erasure, words above all, can be searched
+	// for until it is final.
 	VerifyErasure(context.Context, *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error)
 	// RemoveSurvivors has a worker delete rows that a check of the erasure named,
 	// whosever they are, before it looks again: an erasure whose check failed goes
@@ -396,7 +399,10 @@ type ErasureServiceHandler interface {
 	// it is done, and the final one. Check them with "memd receipt verify".
 	GetReceipt(context.Context, *v1.GetReceiptRequest) (*v1.GetReceiptResponse, error)
 	// VerifyErasure has a worker look again whether anything is left of what an
-	// erasure that is done has erased. It waits for at most half a minute.
+	// erasure that is done has erased. It waits for at most half a minute; a look that
+	// takes longer goes on, and is asked for by its number. There is one of a tenant
+	// at a time. What was drawn before the erasure, words above all, can be searched
+	// for until it is final.
 	VerifyErasure(context.Context, *v1.VerifyErasureRequest) (*v1.VerifyErasureResponse, error)
 	// RemoveSurvivors has a worker delete rows that a check of the erasure named,
 	// whosever they are, before it looks again: an erasure whose check failed goes
