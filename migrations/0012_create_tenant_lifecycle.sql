@@ -1,15 +1,18 @@
 -- +goose Up
 
--- Who took a tenant from one state to another, when and why. The reason is in
--- clear: it is about the tenant, and names nobody. principal_id is the API key
--- that asked, and null for what the worker does by itself.
+-- Who took a tenant from one state to another, when and why. What somebody gave as
+-- the reason is sealed under the tenant's keys; reason is what memd itself says.
+-- principal_id is the API key that asked, and null for what the worker does by
+-- itself.
 CREATE TABLE memd.tenant_transitions (
-  tenant_no    bigint      NOT NULL,
-  at           timestamptz NOT NULL,
-  from_state   smallint    NOT NULL,
-  to_state     smallint    NOT NULL,
-  principal_id uuid,
-  reason       text        NOT NULL CHECK (octet_length(reason) BETWEEN 1 AND 1024)
+  tenant_no     bigint      NOT NULL,
+  at            timestamptz NOT NULL,
+  from_state    smallint    NOT NULL,
+  to_state      smallint    NOT NULL,
+  principal_id  uuid,
+  reason        text        NOT NULL CHECK (octet_length(reason) <= 100),
+  sealed_reason bytea       CHECK (octet_length(sealed_reason) BETWEEN 1 AND 2048),
+  CHECK ((reason = '') = (sealed_reason IS NOT NULL))
 );
 CREATE INDEX tenant_transitions_tenant ON memd.tenant_transitions (tenant_no, at);
 GRANT SELECT ON memd.tenant_transitions TO memd_app, memd_worker;
@@ -36,7 +39,7 @@ GRANT SELECT ON memd.approvals TO memd_app, memd_worker;
 -- False when the tenant was there already; MD004 when no way leads there. Nobody
 -- may call it: the functions after it say who may go which way.
 -- +goose StatementBegin
-CREATE FUNCTION memd.take_tenant(p_tenant bigint, p_to smallint, p_by uuid, p_reason text, p_now timestamptz)
+CREATE FUNCTION memd.take_tenant(p_tenant bigint, p_to smallint, p_by uuid, p_reason text, p_sealed bytea, p_now timestamptz)
 RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   before smallint;
@@ -54,15 +57,15 @@ BEGIN
     RAISE EXCEPTION 'no way leads from the tenant''s state to this one' USING ERRCODE = 'MD004';
   END IF;
   UPDATE memd.tenants t SET state = p_to, updated_at = p_now WHERE t.tenant_no = p_tenant;
-  INSERT INTO memd.tenant_transitions (tenant_no, at, from_state, to_state, principal_id, reason)
-  VALUES (p_tenant, p_now, before, p_to, p_by, p_reason);
+  INSERT INTO memd.tenant_transitions (tenant_no, at, from_state, to_state, principal_id, reason, sealed_reason)
+  VALUES (p_tenant, p_now, before, p_to, p_by, p_reason, p_sealed);
   RETURN true;
 END $$;
 
 -- move_tenant goes the ways of the reversible phase, for the application. A
 -- tenant that is not set up, and one whose purge was accepted, though a legal
 -- hold may have kept it from beginning, is MD004. Leaving drained voids consents.
-CREATE FUNCTION memd.move_tenant(p_tenant bigint, p_to smallint, p_by uuid, p_reason text, p_now timestamptz)
+CREATE FUNCTION memd.move_tenant(p_tenant bigint, p_to smallint, p_by uuid, p_reason bytea, p_now timestamptz)
 RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   -- Whoever accepts a purge holds it shared.
@@ -72,7 +75,7 @@ BEGIN
     OR EXISTS (SELECT FROM memd.erasures e WHERE e.tenant_no = p_tenant AND e.kind = 4 AND e.state < 3) THEN
     RAISE EXCEPTION 'the tenant is not in the reversible phase' USING ERRCODE = 'MD004';
   END IF;
-  IF NOT memd.take_tenant(p_tenant, p_to, p_by, p_reason, p_now) THEN
+  IF NOT memd.take_tenant(p_tenant, p_to, p_by, '', p_reason, p_now) THEN
     RETURN false;
   END IF;
   UPDATE memd.approvals a SET voided_at = p_now
@@ -92,7 +95,7 @@ BEGIN
   IF EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = p_tenant AND t.state > 2 FOR UPDATE) THEN
     RAISE EXCEPTION 'the tenant is past being activated' USING ERRCODE = 'MD004';
   END IF;
-  RETURN memd.take_tenant(p_tenant, 2::smallint, NULL, 'its keys are made', p_now);
+  RETURN memd.take_tenant(p_tenant, 2::smallint, NULL, 'its keys are made', NULL, p_now);
 END $$;
 
 -- begin_purge takes a tenant past the point of no return, on account of a
@@ -109,11 +112,11 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'nobody but the requester has approved it' USING ERRCODE = 'MD013';
   END IF;
-  RETURN memd.take_tenant(p_tenant, 6::smallint, requester, 'purge ' || p_request, p_now);
+  RETURN memd.take_tenant(p_tenant, 6::smallint, requester, 'purge ' || p_request, NULL, p_now);
 END $$;
 CREATE FUNCTION memd.end_purge(p_tenant bigint, p_now timestamptz)
 RETURNS boolean LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT memd.take_tenant(p_tenant, 7::smallint, NULL, 'everything is gone', p_now)
+  SELECT memd.take_tenant(p_tenant, 7::smallint, NULL, 'everything is gone', NULL, p_now)
 $$;
 
 -- approve_purge records a consent: of a key with the role approver (16) that
@@ -229,12 +232,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   GROUP BY 1, 2 ORDER BY 1, 2 LIMIT p_limit
 $$;
 
-REVOKE ALL ON FUNCTION memd.take_tenant(bigint, smallint, uuid, text, timestamptz), memd.move_tenant(bigint, smallint, uuid, text, timestamptz),
+REVOKE ALL ON FUNCTION memd.take_tenant(bigint, smallint, uuid, text, bytea, timestamptz), memd.move_tenant(bigint, smallint, uuid, bytea, timestamptz),
   memd.activate_tenant(bigint, timestamptz), memd.begin_purge(bigint, uuid, timestamptz), memd.end_purge(bigint, timestamptz),
   memd.approve_purge(bigint, uuid, bytea, uuid, timestamptz, timestamptz), memd.may_approve(uuid),
   memd.void_approval(bigint, uuid, timestamptz), memd.spend_approval(bigint, uuid, bytea, uuid, timestamptz), memd.tenant_lives(),
   memd.tenant_size(bigint), memd.strangers(bigint, integer) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION memd.move_tenant(bigint, smallint, uuid, text, timestamptz),
+GRANT EXECUTE ON FUNCTION memd.move_tenant(bigint, smallint, uuid, bytea, timestamptz),
   memd.approve_purge(bigint, uuid, bytea, uuid, timestamptz, timestamptz), memd.void_approval(bigint, uuid, timestamptz),
   memd.spend_approval(bigint, uuid, bytea, uuid, timestamptz) TO memd_app;
 GRANT EXECUTE ON FUNCTION memd.activate_tenant(bigint, timestamptz), memd.begin_purge(bigint, uuid, timestamptz),
@@ -249,5 +252,5 @@ DROP FUNCTION memd.strangers(bigint, integer), memd.tenant_size(bigint), memd.te
   memd.spend_approval(bigint, uuid, bytea, uuid, timestamptz), memd.void_approval(bigint, uuid, timestamptz), memd.may_approve(uuid),
   memd.approve_purge(bigint, uuid, bytea, uuid, timestamptz, timestamptz), memd.end_purge(bigint, timestamptz),
   memd.begin_purge(bigint, uuid, timestamptz), memd.activate_tenant(bigint, timestamptz),
-  memd.move_tenant(bigint, smallint, uuid, text, timestamptz), memd.take_tenant(bigint, smallint, uuid, text, timestamptz);
+  memd.move_tenant(bigint, smallint, uuid, bytea, timestamptz), memd.take_tenant(bigint, smallint, uuid, text, bytea, timestamptz);
 DROP TABLE memd.approvals, memd.tenant_transitions;

@@ -3,13 +3,13 @@
 -- Erasures of which somebody asks to have the keys back. One asks, another one
 -- approves, both by their API keys; epoch is the state of the key tree in which
 -- the keys are there again, and source the one that they came from. The reason
--- is in clear and names nobody.
+-- is sealed under the tenant's keys.
 CREATE TABLE memd.undos (
   tenant_no    bigint      NOT NULL,
   request_id   uuid        NOT NULL,
   requested_by uuid        NOT NULL,
   requested_at timestamptz NOT NULL,
-  reason       text        NOT NULL CHECK (octet_length(reason) BETWEEN 1 AND 1024),
+  sealed_reason bytea      NOT NULL CHECK (octet_length(sealed_reason) BETWEEN 1 AND 2048),
   approved_by  uuid        CHECK (approved_by <> requested_by),
   approved_at  timestamptz,
   source       bigint,

@@ -35,12 +35,15 @@ type Undo struct {
 
 const (
 	sqlRequestUndo = `
-INSERT INTO memd.undos (tenant_no, request_id, requested_by, requested_at, reason)
+INSERT INTO memd.undos (tenant_no, request_id, requested_by, requested_at, sealed_reason)
 VALUES (@tenant, @request, @by, @now, @reason)
 ON CONFLICT (tenant_no, request_id) DO UPDATE SET
-  requested_by = excluded.requested_by, requested_at = excluded.requested_at, reason = excluded.reason,
+  requested_by = excluded.requested_by, requested_at = excluded.requested_at, sealed_reason = excluded.sealed_reason,
   approved_by = NULL, approved_at = NULL
 WHERE memd.undos.epoch IS NULL`
+
+	sqlReadUndoRequest = `
+SELECT requested_by, requested_at, sealed_reason FROM memd.undos WHERE tenant_no = @tenant AND request_id = @request`
 
 	// Approved again by the same person when the first attempt did not get through.
 	sqlApproveUndo = `
@@ -73,15 +76,61 @@ WHERE tenant_no = @tenant AND request_id = @request AND epoch IS NULL AND approv
 	sqlUndoErasure = `SELECT memd.undo_erasure(@tenant, @request)`
 )
 
-// RequestUndo notes who asks to have the keys of an erasure back, and why; a
+// RequestUndo notes who asks to have the keys of an erasure back, and why, sealed; a
 // request that was not carried out is replaced, and its approval void. The pool
-// of db is the owner's, here and below.
-func RequestUndo(ctx context.Context, db pg.DB, tenant memd.TenantNo, request, by uuid.UUID, reason string, now time.Time) error {
-	_, err := db.Exec(ctx, sqlRequestUndo, pg.Args{"tenant": tenant, "request": request, "by": by, "reason": reason, "now": now})
+// of db is the owner's, here and below. kms opens the tenant's keys.
+func RequestUndo(ctx context.Context, db pg.DB, kms KMS, tenant memd.TenantNo, request, by uuid.UUID, reason string, now time.Time) error {
+	var sealed []byte
+	err := withNotes(ctx, db, kms, tenant, func(notes *Sealer) (err error) {
+		sealed, err = notes.Seal([]byte(reason), AADUndoReason(tenant, request))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("sealing why an erasure is undone: %w", err)
+	}
+	_, err = db.Exec(ctx, sqlRequestUndo, pg.Args{"tenant": tenant, "request": request, "by": by, "reason": sealed, "now": now})
 	if err != nil {
 		return fmt.Errorf("requesting an undo: %w", err)
 	}
 	return nil
+}
+
+// UndoRequest is what somebody asks to have approved.
+type UndoRequest struct {
+	By     uuid.UUID // an API key
+	At     time.Time
+	Reason string
+}
+
+// ReadUndoRequest returns who asks for an undo, and why, or memd.ErrNotFound.
+func ReadUndoRequest(ctx context.Context, db pg.DB, kms KMS, tenant memd.TenantNo, request uuid.UUID) (UndoRequest, error) {
+	var r UndoRequest
+	var sealed []byte
+	err := db.QueryRow(ctx, sqlReadUndoRequest, pg.Args{"tenant": tenant, "request": request}).Scan(&r.By, &r.At, &sealed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, fmt.Errorf("nobody asked for this undo: %w", memd.ErrNotFound)
+	}
+	if err != nil {
+		return r, fmt.Errorf("reading who asks for an undo: %w", err)
+	}
+	return r, withNotes(ctx, db, kms, tenant, func(notes *Sealer) error {
+		plain, err := notes.Open(sealed, AADUndoReason(tenant, request))
+		r.Reason = string(plain)
+		return err
+	})
+}
+
+func withNotes(ctx context.Context, db pg.DB, kms KMS, tenant memd.TenantNo, use func(*Sealer) error) error {
+	k, err := Head(ctx, db, kms, tenant)
+	if err != nil {
+		return err
+	}
+	defer k.Drop()
+	notes, err := k.Notes()
+	if err != nil {
+		return err
+	}
+	return use(notes)
 }
 
 // ApproveUndo notes who approves. memd.ErrPermissionDenied: nobody asked, it is

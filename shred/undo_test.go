@@ -33,7 +33,7 @@ func (w *world) approved(tenant memd.TenantNo, request uuid.UUID) {
 	w.t.Helper()
 	asker := uuid.New()
 	err := w.db.Pool("").With(w.t.Context(), func(db pg.DB) error {
-		if err := shred.RequestUndo(w.t.Context(), db, tenant, request, asker, "the wrong one", time.Now()); err != nil {
+		if err := shred.RequestUndo(w.t.Context(), db, w.identity("emulator:"+w.address, kmsemu.Worker), tenant, request, asker, "the wrong one", time.Now()); err != nil {
 			return err
 		}
 		if err := shred.ApproveUndo(w.t.Context(), db, tenant, request, asker, time.Now()); !errors.Is(err, memd.ErrPermissionDenied) {

@@ -17,28 +17,21 @@ import (
 // MaxReason is the length of a transition's reason in bytes.
 const MaxReason = 1024
 
-// Suspend takes an active tenant to Suspended: see Move.
-func Suspend(ctx context.Context, db pg.DB, now time.Time, name string, by uuid.UUID, reason string) (Tenant, error) {
-	return Move(ctx, db, now, name, StateSuspended, by, reason)
-}
-
-// Resume is the way back, to Active, from wherever the reversible phase is: see
-// Move.
-func Resume(ctx context.Context, db pg.DB, now time.Time, name string, by uuid.UUID, reason string) (Tenant, error) {
-	return Move(ctx, db, now, name, StateActive, by, reason)
-}
+// Seal seals the reason that somebody gave at a time.
+type Seal func(at time.Time, reason string) ([]byte, error)
 
 const sqlMove = `SELECT memd.move_tenant(@tenant_no, @state, @by, @reason, @now)`
 
 // Move takes a tenant a step further on its way out, from Active to Suspended, to
-// Exporting if it wants an export, and to Drained, or any way back: from its
+// Exporting if it wants an export, and to Drained, or any way back, to Active from
+// wherever it is: from its
 // commit on every replica knows. Only Active admits agents; single users can be
 // erased in all of them. by is the API key that asked for it, and reason, 1 to
-// MaxReason bytes, is stored in clear beside it. Leaving Drained voids what was
+// MaxReason bytes, is stored sealed beside it. Leaving Drained voids what was
 // approved. Safe to repeat: a tenant that is there already stays, and nothing is
 // recorded. A tenant from whose state no way leads there, and one whose purge was
 // accepted, is ErrTenantInactive.
-func Move(ctx context.Context, db pg.DB, now time.Time, name string, to State, by uuid.UUID, reason string) (Tenant, error) {
+func Move(ctx context.Context, db pg.DB, now time.Time, name string, to State, by uuid.UUID, reason string, seal Seal) (Tenant, error) {
 	if reason == "" || len(reason) > MaxReason || !utf8.ValidString(reason) {
 		return Tenant{}, invalid("reason", fmt.Sprintf("is required, and at most %d bytes of UTF-8", MaxReason))
 	}
@@ -46,7 +39,10 @@ func Move(ctx context.Context, db pg.DB, now time.Time, name string, to State, b
 	if err != nil {
 		return Tenant{}, err
 	}
-	_, err = db.Exec(ctx, sqlMove, pg.Args{"tenant_no": t.No, "state": to, "by": by, "reason": reason, "now": now})
+	sealed, err := seal(now, reason)
+	if err == nil {
+		_, err = db.Exec(ctx, sqlMove, pg.Args{"tenant_no": t.No, "state": to, "by": by, "reason": sealed, "now": now})
+	}
 	if errors.Is(pg.Classify(err), memd.ErrTenantInactive) {
 		return Tenant{}, &memd.RefusalError{
 			Class: memd.ErrTenantInactive, Problem: fmt.Sprintf("it is %s, from where no way leads to %s", t.State, to),
@@ -63,12 +59,15 @@ type Transition struct {
 	At       time.Time
 	From, To State
 	// By is the API key that asked for it; zero for what the worker did by itself.
-	By     uuid.UUID
+	By uuid.UUID
+	// Reason is memd's own word for what the worker did by itself. What somebody said
+	// is Sealed.
 	Reason string
+	Sealed []byte
 }
 
 const sqlTransitions = `
-SELECT at, from_state, to_state, coalesce(principal_id, '00000000-0000-0000-0000-000000000000'), reason
+SELECT at, from_state, to_state, coalesce(principal_id, '00000000-0000-0000-0000-000000000000'), reason, sealed_reason
 FROM memd.tenant_transitions
 WHERE tenant_no = @tenant_no ORDER BY at DESC, to_state DESC LIMIT @limit`
 

@@ -26,9 +26,12 @@ func (b *bundle) active(name string) tenants.Tenant {
 	return t
 }
 
+// sealed stands for what the tenant's keys make of a reason.
+func sealed(_ time.Time, reason string) ([]byte, error) { return []byte("sealed " + reason), nil }
+
 func (b *bundle) move(at time.Time, name string, to tenants.State, by uuid.UUID, reason string) (got tenants.Tenant, err error) {
 	err = b.app.With(b.t.Context(), func(db pg.DB) (err error) {
-		got, err = tenants.Move(b.t.Context(), db, at, name, to, by, reason)
+		got, err = tenants.Move(b.t.Context(), db, at, name, to, by, reason, sealed)
 		return err
 	})
 	return got, err
@@ -98,7 +101,7 @@ func TestMove_GoesTheAllowedWaysAlone(t *testing.T) {
 	for name, pool := range map[string]*pg.Pool{"the application": b.app, "the worker": b.worker} {
 		for _, sql := range []string{
 			`UPDATE memd.tenants SET state = 3`, `INSERT INTO memd.tenant_transitions SELECT * FROM memd.tenant_transitions`,
-			`DELETE FROM memd.tenant_transitions`, `SELECT memd.take_tenant(1, 2::smallint, NULL, 'x', now())`,
+			`DELETE FROM memd.tenant_transitions`, `SELECT memd.take_tenant(1, 2::smallint, NULL, 'x', NULL, now())`,
 		} {
 			if err := pool.With(t.Context(), func(db pg.DB) error { _, err := db.Exec(t.Context(), sql); return err }); pg.SQLState(err) != "42501" {
 				t.Errorf("%s: %s: %v", name, sql, err)
@@ -138,7 +141,7 @@ func TestSuspend_AndResume(t *testing.T) {
 		t.Errorf("a worker that comes late activates it: %v", err)
 	}
 	if err := b.app.With(t.Context(), func(db pg.DB) error {
-		got, err := tenants.Resume(t.Context(), db, later.Add(time.Hour), "acme", by, "paid")
+		got, err := tenants.Move(t.Context(), db, later.Add(time.Hour), "acme", tenants.StateActive, by, "paid", sealed)
 		if err == nil && got.State != tenants.StateActive {
 			t.Errorf("it is %v", got.State)
 		}
@@ -154,8 +157,8 @@ func TestSuspend_AndResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []tenants.Transition{
-		{At: later.Add(time.Hour), From: tenants.StateSuspended, To: tenants.StateActive, By: by, Reason: "paid"},
-		{At: later, From: tenants.StateActive, To: tenants.StateSuspended, By: by, Reason: "unpaid"},
+		{At: later.Add(time.Hour), From: tenants.StateSuspended, To: tenants.StateActive, By: by, Sealed: []byte("sealed paid")},
+		{At: later, From: tenants.StateActive, To: tenants.StateSuspended, By: by, Sealed: []byte("sealed unpaid")},
 		{At: start.Add(time.Minute), From: tenants.StateCreating, To: tenants.StateActive, Reason: "its keys are made"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -73,9 +73,23 @@ func (u *Undoer) Request(ctx context.Context, secret, tenant string, request uui
 			return err
 		}
 		until = source.DestroyAt
-		return shred.RequestUndo(ctx, db, t, request, by, reason, u.c.Clock.Now())
+		return shred.RequestUndo(ctx, db, u.c.Worker, t, request, by, reason, u.c.Clock.Now())
 	})
 	return until, err
+}
+
+// Asked returns who asks for the keys of an erasure back, and why, to an API key of
+// the role approver, or memd.ErrNotFound.
+func (u *Undoer) Asked(ctx context.Context, secret, tenant string, request uuid.UUID) (r shred.UndoRequest, err error) {
+	t, _, err := u.who(ctx, secret, tenant, auth.Approver)
+	if err != nil {
+		return r, err
+	}
+	err = u.c.Pool.With(ctx, func(db pg.DB) (err error) {
+		r, err = shred.ReadUndoRequest(ctx, db, u.c.Worker, t, request)
+		return err
+	})
+	return r, err
 }
 
 // Approve approves a request, by an API key of the role approver that is another

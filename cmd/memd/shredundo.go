@@ -26,7 +26,7 @@ type shredUndoCmd struct {
 	ledgerFlags
 	Tenant              string    `required:"" help:"Name of the tenant."`
 	Erasure             uuid.UUID `required:"" help:"Request id of the erasure."`
-	Reason              string    `xor:"what" help:"Ask for it, and say why. Names nobody: it is kept in clear. MEMD_API_KEY has the role operator."`
+	Reason              string    `xor:"what" help:"Ask for it, and say why. It is kept sealed, and shown to who approves. MEMD_API_KEY has the role operator."`
 	Approve             bool      `xor:"what" help:"Approve what another person asked for, and carry it out. MEMD_API_KEY has the role approver."`
 	APIKey              string    `name:"api-key" required:"" env:"MEMD_API_KEY" help:"API key of who asks, or approves."`
 	KMS                 string    `required:"" name:"kms" env:"MEMD_KMS" help:"Key service, as the worker has it."`
@@ -59,6 +59,11 @@ func (c *shredUndoCmd) Run(ctx context.Context, con *console) (err error) {
 			until.UTC().Format("2006-01-02 15:04 MST"))
 		return nil
 	}
+	asked, err := u.Asked(ctx, c.APIKey, c.Tenant, c.Erasure)
+	if err != nil {
+		return err
+	}
+	con.notef("API key %s asked for it at %s: %s", asked.By, asked.At.UTC().Format("2006-01-02 15:04 MST"), oneLine(asked.Reason))
 	done, err := u.Approve(ctx, c.APIKey, c.Tenant, c.Erasure)
 	if err != nil {
 		return err

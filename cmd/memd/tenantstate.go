@@ -12,7 +12,7 @@ import (
 // tenantStateFlags are common to the commands that change a tenant's state.
 type tenantStateFlags struct {
 	Name   string `arg:"" help:"Name of the tenant."`
-	Reason string `required:"" placeholder:"TEXT" help:"Why. It is stored in clear: name nobody in it."`
+	Reason string `required:"" placeholder:"TEXT" help:"Why. It is stored sealed and shown to auditors."`
 	outputFlags
 	serverFlags
 }

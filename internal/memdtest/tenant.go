@@ -1,6 +1,8 @@
 package memdtest
 
 import (
+	"time"
+
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -22,11 +24,11 @@ func (s *Stack) Drain(no memd.TenantNo) tenants.Tenant {
 			return err
 		}
 		if t.State == tenants.StateActive {
-			if _, err = tenants.Suspend(s.t.Context(), tx, s.clock.Now(), t.Name, uuid.New(), "it leaves"); err != nil {
+			if _, err = tenants.Move(s.t.Context(), tx, s.clock.Now(), t.Name, tenants.StateSuspended, uuid.New(), "it leaves", unread); err != nil {
 				return err
 			}
 		}
-		t, err = tenants.Move(s.t.Context(), tx, s.clock.Now(), t.Name, tenants.StateDrained, uuid.New(), "it has left")
+		t, err = tenants.Move(s.t.Context(), tx, s.clock.Now(), t.Name, tenants.StateDrained, uuid.New(), "it has left", unread)
 		return err
 	})
 	if err != nil {
@@ -34,6 +36,9 @@ func (s *Stack) Drain(no memd.TenantNo) tenants.Tenant {
 	}
 	return t
 }
+
+// unread is a reason that nobody opens.
+func unread(time.Time, string) ([]byte, error) { return []byte("sealed"), nil }
 
 // Approve drains a tenant, has somebody else approve its purge as it is now, and
 // returns the approver's API key.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/erasure"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
@@ -23,9 +24,10 @@ import (
 const createWait = 20 * time.Second
 
 type adminHandler struct {
-	pool   *pg.Pool
-	clock  memd.Clock
-	logger *slog.Logger
+	erasure *erasure.Service
+	pool    *pg.Pool
+	clock   memd.Clock
+	logger  *slog.Logger
 }
 
 var _ memdv1connect.AdminServiceHandler = (*adminHandler)(nil)

@@ -5,12 +5,10 @@ import (
 	"log/slog"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/internal/auth"
-	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/tenants"
 )
 
@@ -43,11 +41,7 @@ func (h *adminHandler) ListTransitions(ctx context.Context, req *memdv1.ListTran
 	if err != nil {
 		return nil, err
 	}
-	var all []tenants.Transition
-	err = h.pool.With(ctx, func(db pg.DB) (err error) {
-		all, err = tenants.Transitions(ctx, db, t.No)
-		return err
-	})
+	all, err := h.erasure.Transitions(ctx, t, principalOf(ctx).Roles.Any(auth.Auditor))
 	if err != nil {
 		return nil, err
 	}
@@ -71,11 +65,7 @@ func (h *adminHandler) take(ctx context.Context, name, reason string, to tenants
 	if caller.Tenant != auth.Installation {
 		return tenants.Tenant{}, memd.ErrPermissionDenied
 	}
-	var t tenants.Tenant
-	err := h.pool.InTx(ctx, func(tx pgx.Tx) (err error) {
-		t, err = tenants.Move(ctx, tx, h.clock.Now(), name, to, caller.Key, reason)
-		return err
-	})
+	t, err := h.erasure.MoveTenant(ctx, name, to, caller.Key, reason)
 	if err != nil {
 		return t, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"forgettable.dev/memd/erasure"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
+	"forgettable.dev/memd/internal/auth"
 )
 
 func (h *erasureHandler) Hold(ctx context.Context, req *memdv1.HoldRequest) (*memdv1.HoldResponse, error) {
@@ -18,7 +19,8 @@ func (h *erasureHandler) Hold(ctx context.Context, req *memdv1.HoldRequest) (*me
 	if err != nil {
 		return nil, err
 	}
-	resp := &memdv1.HoldResponse{Hold: holdToProto(hold)}
+	caller := principalOf(ctx)
+	resp := &memdv1.HoldResponse{Hold: holdToProto(hold, hold.Author == caller.Key || caller.Roles.Any(auth.Auditor))}
 	for _, j := range paused {
 		resp.Paused = append(resp.Paused, erasureToProto(j))
 	}
@@ -34,7 +36,7 @@ func (h *erasureHandler) ReleaseHold(ctx context.Context, req *memdv1.ReleaseHol
 	if err != nil {
 		return nil, err
 	}
-	return &memdv1.ReleaseHoldResponse{Hold: holdToProto(hold)}, nil
+	return &memdv1.ReleaseHoldResponse{Hold: holdToProto(hold, principalOf(ctx).Roles.Any(auth.Auditor))}, nil
 }
 
 func (h *erasureHandler) ListHolds(ctx context.Context, req *memdv1.ListHoldsRequest) (*memdv1.ListHoldsResponse, error) {
@@ -42,14 +44,19 @@ func (h *erasureHandler) ListHolds(ctx context.Context, req *memdv1.ListHoldsReq
 	if err != nil {
 		return nil, err
 	}
-	resp := &memdv1.ListHoldsResponse{}
+	resp, auditor := &memdv1.ListHoldsResponse{}, principalOf(ctx).Roles.Any(auth.Auditor)
 	for _, one := range holds {
-		resp.Holds = append(resp.Holds, holdToProto(one))
+		resp.Holds = append(resp.Holds, holdToProto(one, auditor))
 	}
 	return resp, nil
 }
 
-func holdToProto(h erasure.Hold) *memdv1.LegalHold {
+// holdToProto leaves out what was written down about the hold unless the caller may
+// read it.
+func holdToProto(h erasure.Hold, reason bool) *memdv1.LegalHold {
+	if !reason {
+		h.Reason = ""
+	}
 	p := &memdv1.LegalHold{
 		HoldId: h.ID.String(), Kind: memdv1.ErasureKind(h.Kind), App: h.App, Reason: h.Reason, AuthorKeyId: h.Author.String(),
 		CreatedAt: timestampToProto(h.CreatedAt), ReleasedAt: timestampToProto(h.ReleasedAt),

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"encoding/hex"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/internal/auth"
+	"forgettable.dev/memd/internal/pg"
 )
 
 // A tenant is suspended, resumed, suspended again and deleted, by the API alone;
@@ -149,7 +151,7 @@ func TestAdmin_SuspensionAndItsWayOut(t *testing.T) {
 	var way []string
 	for _, m := range log.GetTransitions() {
 		way = append(way, strings.ToLower(strings.TrimPrefix(m.GetTo().String(), "TENANT_STATE_")))
-		if byWorker := m.GetByKeyId() == ""; byWorker != (m.GetTo() == memdv1.TenantState_TENANT_STATE_PURGED || m.GetFrom() == memdv1.TenantState_TENANT_STATE_CREATING) || m.GetReason() == "" || m.GetAt() == nil {
+		if byWorker := m.GetByKeyId() == ""; byWorker != (m.GetTo() == memdv1.TenantState_TENANT_STATE_PURGED || m.GetFrom() == memdv1.TenantState_TENANT_STATE_CREATING) || m.GetAt() == nil {
 			t.Errorf("in the log: %v", m)
 		}
 	}
@@ -265,5 +267,61 @@ func TestAdmin_PolicyOfLiftingFences(t *testing.T) {
 	}
 	if err := back(); err != nil {
 		t.Errorf("after the sweep: %v", err)
+	}
+}
+
+// Why a tenant was taken somewhere, and why a hold was set, is at rest under the
+// tenant's keys, and shown to auditors, not to whoever else may look.
+func TestReasons_AreSealedAndTheAuditors(t *testing.T) {
+	in := setup(t)
+	s := in.serve()
+	acme := in.tenant("acme")
+	_, root := in.key(auth.Installation, auth.Operator)
+	_, operator := in.key(acme.No, auth.Operator)
+	ctx := t.Context()
+	const why, held = "Mr Klein signed the notice", "Ms Roth is in court"
+	if _, err := s.admin(root).SuspendTenant(ctx, &memdv1.SuspendTenantRequest{Tenant: "acme", Reason: why}); err != nil {
+		t.Fatal(err)
+	}
+	id := uuid.NewString()
+	set, err := s.erasure(operator).Hold(ctx, &memdv1.HoldRequest{HoldId: id, App: "chat", UserId: "alice", Reason: held})
+	if err != nil || set.GetHold().GetReason() != held {
+		t.Fatalf("%v, %v", set, err)
+	}
+	for role, want := range map[auth.Roles][2]string{
+		auth.Auditor: {why, held}, auth.Operator: {"", ""}, auth.Auditor | auth.Operator: {why, held},
+	} {
+		_, secret := in.key(acme.No, role)
+		log, err := s.admin(secret).ListTransitions(ctx, &memdv1.ListTransitionsRequest{Tenant: "acme"})
+		if err != nil || len(log.GetTransitions()) != 2 || log.GetTransitions()[0].GetReason() != want[0] || log.GetTransitions()[1].GetReason() != "its keys are made" {
+			t.Errorf("%v: %v, %v", role, log, err)
+		}
+		holds, err := s.erasure(secret).ListHolds(ctx, &memdv1.ListHoldsRequest{})
+		if err != nil || len(holds.GetHolds()) != 1 || holds.GetHolds()[0].GetReason() != want[1] {
+			t.Errorf("%v: %v, %v", role, holds, err)
+		}
+	}
+	// Another operator who repeats it is not told what the first one wrote.
+	_, other := in.key(acme.No, auth.Operator)
+	again, err := s.erasure(other).Hold(ctx, &memdv1.HoldRequest{HoldId: id, App: "chat", UserId: "alice", Reason: "the same"})
+	if err != nil || again.GetHold().GetReason() != "" {
+		t.Errorf("%v, %v", again, err)
+	}
+	err = in.db.Pool("").With(ctx, func(db pg.DB) error {
+		for _, table := range []string{"tenant_transitions", "holds", "ledger_outbox"} {
+			var rows string
+			if err := db.QueryRow(ctx, `SELECT coalesce(string_agg(t::text, ' '), '') FROM memd.`+table+` t`).Scan(&rows); err != nil {
+				return err
+			}
+			for _, text := range []string{why, held} {
+				if rows == "" || strings.Contains(rows, text) || strings.Contains(rows, hex.EncodeToString([]byte(text))) {
+					t.Errorf("%s holds %q", table, rows)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

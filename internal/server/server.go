@@ -154,7 +154,7 @@ func New(c Config) (*Server, error) {
 	memdv1connect.RegisterSessionServiceHandler(rpc, &sessionHandler{sessions: c.Sessions, erasure: c.Erasure})
 	memdv1connect.RegisterArtifactServiceHandler(rpc, &artifactHandler{artifacts: c.Artifacts, streams: make(streams, c.MaxArtifactStreams)})
 	memdv1connect.RegisterErasureServiceHandler(rpc, &erasureHandler{erasure: c.Erasure})
-	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})
+	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{erasure: c.Erasure, pool: c.Pool, clock: c.Clock, logger: c.Logger})
 	memdv1connect.RegisterTargetServiceHandler(rpc, &targetHandler{pool: c.Pool, purge: c.Purge, logger: c.Logger})
 	connecthttp.Mount(s.mux, rpc,
 		connecthttp.WithReadMaxBytes(memd.MaxBatchBytes),

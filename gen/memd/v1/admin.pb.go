@@ -1393,7 +1393,9 @@ type TenantTransition struct {
 	From  TenantState            `protobuf:"varint,2,opt,name=from,proto3,enum=memd.v1.TenantState" json:"from,omitempty"`
 	To    TenantState            `protobuf:"varint,3,opt,name=to,proto3,enum=memd.v1.TenantState" json:"to,omitempty"`
 	// The API key that asked for it; empty for what a worker did by itself.
-	ByKeyId       string `protobuf:"bytes,4,opt,name=by_key_id,json=byKeyId,proto3" json:"by_key_id,omitempty"`
+	ByKeyId string `protobuf:"bytes,4,opt,name=by_key_id,json=byKeyId,proto3" json:"by_key_id,omitempty"`
+	// Why. What somebody gave as the reason is kept sealed, and shown to the role
+	// "auditor" alone, until the tenant's last key is gone.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

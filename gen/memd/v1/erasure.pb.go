@@ -3120,7 +3120,8 @@ type LegalHold struct {
 	HoldId string                 `protobuf:"bytes,1,opt,name=hold_id,json=holdId,proto3" json:"hold_id,omitempty"`
 	Kind   ErasureKind            `protobuf:"varint,2,opt,name=kind,proto3,enum=memd.v1.ErasureKind" json:"kind,omitempty"`
 	App    string                 `protobuf:"bytes,3,opt,name=app,proto3" json:"app,omitempty"`
-	// Why. Empty once whom it was about has been erased.
+	// Why, for the role "auditor", and in the answer to whoever set it. Empty for
+	// everybody else, and once whom it was about has been erased.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The API key that set it.
 	AuthorKeyId string                 `protobuf:"bytes,5,opt,name=author_key_id,json=authorKeyId,proto3" json:"author_key_id,omitempty"`
