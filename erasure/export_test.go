@@ -2,6 +2,8 @@ package erasure
 
 import (
 	"context"
+	"log/slog"
+	"time"
 
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/purge"
@@ -16,6 +18,9 @@ func RunStep(ctx context.Context, r *Runner, j Job, s Step) error {
 	}
 	return r.do(ctx, j, s, notes{})
 }
+
+// NewQueueLog is newQueueLog.
+func NewQueueLog(to slog.Handler, now func() time.Time) slog.Handler { return newQueueLog(to, now) }
 
 // CallTargets calls the stores outside memd that come after the memories.
 func CallTargets(ctx context.Context, r *Runner, j Job) error {

@@ -199,8 +199,7 @@ func (w *Worker) stopped(ctx context.Context, j Job, tries int, err error) {
 		"request_id", j.ID, "user", j.User, "kind", j.Kind.String(), "tries", tries, "error", errors.Join(err, noted))
 }
 
-// queue makes the client of the job queue. Its own log is of no interest but for
-// its errors.
+// queue makes the client of the job queue.
 func (w *Worker) queue() (*river.Client[pgx.Tx], error) {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, jobWorker{w: w})
@@ -210,7 +209,7 @@ func (w *Worker) queue() (*river.Client[pgx.Tx], error) {
 		Schema:  pg.JobsSchema,
 		Workers: workers,
 		Queues: map[string]river.QueueConfig{
-			queueErasures: {MaxWorkers: Concurrency}, queueTenants: {MaxWorkers: 1}, queueVerifications: {MaxWorkers: verifications},
+			queueErasures: {MaxWorkers: Concurrency}, queueTenants: {MaxWorkers: w.c.Purges}, queueVerifications: {MaxWorkers: verifications},
 			queueRetention: {MaxWorkers: retentionWorkers},
 		},
 		PeriodicJobs:        []*river.PeriodicJob{recurring()},
@@ -218,7 +217,7 @@ func (w *Worker) queue() (*river.Client[pgx.Tx], error) {
 		FetchPollInterval:   fetchInterval,
 		JobTimeout:          -1,
 		ReindexerIndexNames: []string{}, // The worker owns none.
-		Logger:              slog.New(onlyErrors{w.c.Logger.Handler()}),
+		Logger:              slog.New(newQueueLog(w.c.Logger.Handler(), time.Now)),
 		// What is rescued by lock is rescued long before.
 		RescueStuckJobsAfter:        24 * time.Hour,
 		CompletedJobRetentionPeriod: time.Hour,
@@ -228,12 +227,4 @@ func (w *Worker) queue() (*river.Client[pgx.Tx], error) {
 		return nil, fmt.Errorf("opening the job queue: %w", err)
 	}
 	return c, nil
-}
-
-// onlyErrors passes a library's errors on.
-type onlyErrors struct{ slog.Handler }
-
-// Enabled implements slog.Handler.
-func (h onlyErrors) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= slog.LevelError && h.Handler.Enabled(ctx, l)
 }

@@ -1,6 +1,7 @@
 package erasure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,10 @@ const (
 	// Concurrency is how many erasures run at once. Those of one tenant share
 	// their rotations.
 	Concurrency = 4
+	// DefaultPurges is how many purges of whole tenants a worker runs at once unless
+	// it is told otherwise, and MaxPurges how many it may be told. Each takes a third
+	// of a connection, and what it deletes everybody's disk has to bear.
+	DefaultPurges, MaxPurges = 1, 16
 	// MaxBackoff bounds the wait before a failed erasure is tried again.
 	MaxBackoff = time.Minute
 
@@ -50,7 +55,7 @@ const (
 )
 
 // WorkerConfig says what a Worker works with. All fields are required but
-// Metrics and Parts.
+// Metrics, Purges and Parts.
 type WorkerConfig struct {
 	Pool    *pg.Pool
 	Rotator *shred.Rotator
@@ -59,6 +64,9 @@ type WorkerConfig struct {
 	Clock     memd.Clock
 	Logger    *slog.Logger
 	Metrics   Metrics
+	// Purges is how many purges of whole tenants run at once, up to MaxPurges; zero
+	// is DefaultPurges. Erasures of users have slots of their own.
+	Purges int
 	Parts
 }
 
@@ -112,6 +120,10 @@ func NewWorker(c WorkerConfig) (*Worker, error) {
 	if c.Pool == nil || c.Rotator == nil || c.Provision == nil || c.Clock == nil || c.Logger == nil {
 		return nil, errors.New("erasure: WorkerConfig needs all its fields")
 	}
+	if c.Purges < 0 || c.Purges > MaxPurges {
+		return nil, fmt.Errorf("erasure: WorkerConfig: Purges must be 1 to %d", MaxPurges)
+	}
+	c.Purges = cmp.Or(c.Purges, DefaultPurges)
 	return &Worker{
 		c:       c,
 		runner:  &Runner{Pool: c.Pool, Rotator: c.Rotator, Clock: c.Clock, Logger: c.Logger, Parts: c.Parts},

@@ -191,7 +191,13 @@ END $$;
 -- A value of the app's that is kept (each sealing begins with a nonce of its
 -- own) stays its writer's: nobody's words are given another name, to outlive
 -- their erasure. What is more than a reader could ever be given is refused
--- (MD022): memd.MaxStateKeys and memd.MaxStateOfOwner, for each owner.
+-- (MD022): memd.MaxStateKeys and memd.MaxStateOfOwner, for each owner. Writers of
+-- one owner's state take turns, or several at once would each find room for
+-- itself: a session's on its head, a user's and an app's on a lock of their own.
+CREATE FUNCTION memd.state_lock(p_tenant bigint, p_owner bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT (28004::bigint << 48) | (8::bigint << 40) | (hashint8extended(p_owner, p_tenant) & 1099511627775)
+$$;
 CREATE FUNCTION memd.put_state(p_tenant bigint, p_subject bigint, p_session bigint, p_month integer, p_app bigint,
   p_contributor bigint, p_now timestamptz, p_kinds smallint[], p_digests bytea[], p_times timestamptz[], p_sealed bytea[])
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -199,6 +205,12 @@ DECLARE
   keys bigint;
   bytes bigint;
 BEGIN
+  IF 2 = ANY (p_kinds) THEN
+    PERFORM pg_advisory_xact_lock(memd.state_lock(p_tenant, p_subject));
+  END IF;
+  IF 3 = ANY (p_kinds) THEN
+    PERFORM pg_advisory_xact_lock(memd.state_lock(p_tenant, p_app));
+  END IF;
   IF 1 = ANY (p_kinds) THEN
     INSERT INTO memd.session_state AS s (tenant_no, subject_no, session_no, month, key_digest, source_time, updated_at, sealed)
     SELECT DISTINCT ON (u.digest) p_tenant, p_subject, p_session, p_month, u.digest, u.at, p_now, u.sealed
@@ -414,6 +426,7 @@ END $$;
 REVOKE ALL ON FUNCTION memd.guard_content(bigint[], bigint[], bigint[], timestamptz[]), memd.month_of(timestamptz),
   memd.enter_content(bigint, bigint, bigint, bigint, timestamptz), memd.ensure_event_month(integer),
   memd.put_state(bigint, bigint, bigint, integer, bigint, bigint, timestamptz, smallint[], bytea[], timestamptz[], bytea[]),
+  memd.state_lock(bigint, bigint),
   memd.create_session(bigint, bigint, bigint, bigint, boolean, timestamptz, smallint[], bytea[], bytea[]),
   memd.append_event(bigint, bytea, bytea, bigint, bigint, timestamptz, timestamptz, bytea, timestamptz, bytea),
   memd.append_events(bigint, bigint, bigint, bigint, boolean, timestamptz, timestamptz, bytea[], timestamptz[], bytea[],
@@ -436,7 +449,7 @@ DROP FUNCTION
   memd.create_session(bigint, bigint, bigint, bigint, boolean, timestamptz, smallint[], bytea[], bytea[]),
   memd.enter_content(bigint, bigint, bigint, bigint, timestamptz),
   memd.put_state(bigint, bigint, bigint, integer, bigint, bigint, timestamptz, smallint[], bytea[], timestamptz[], bytea[]),
-  memd.ensure_event_month(integer), memd.month_of(timestamptz);
+  memd.ensure_event_month(integer), memd.month_of(timestamptz), memd.state_lock(bigint, bigint);
 DROP VIEW memd.readable_sessions, memd.readable_subjects, memd.dead_sessions;
 DROP INDEX memd.tombstones_session;
 DROP TABLE memd.app_state, memd.user_state, memd.session_state, memd.session_events, memd.session_heads;

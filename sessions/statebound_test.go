@@ -63,3 +63,34 @@ func TestState_KeysOfOneOwnerAreBounded(t *testing.T) {
 		t.Errorf("%d entries", len(s.State))
 	}
 }
+
+// TestState_BoundHoldsForWritersAtOnce: somebody who has written the last entry that
+// there is room for, and not committed, is waited for by whoever writes another one of
+// the same owner, in whatever session, and that one is refused.
+func TestState_BoundHoldsForWritersAtOnce(t *testing.T) {
+	for prefix, kind := range map[string]int{"user:": 2, "app:": 3} {
+		t.Run(prefix, func(t *testing.T) {
+			b := setup(t)
+			b.create(id("ada", "s1"), nil)
+			value := `"` + strings.Repeat("x", memd.MaxStateOfOwner/16-300) + `"`
+			put := func(key string) error {
+				e := b.event(key, "x")
+				e.StateDelta = map[string]string{prefix + key: value}
+				_, err := b.s.Append(t.Context(), b.tenant, id("ada", "s1"), []sessions.Event{e}, time.Time{}, false)
+				return err
+			}
+			for i := range 15 {
+				b.must(put(fmt.Sprint(i)))
+			}
+			of := b.admit(id("ada", "s2"))
+			sql := fmt.Sprintf(`SELECT memd.create_session(%d, %d, %d, (SELECT subject_no FROM memd.subjects WHERE kind = 2 LIMIT 1), true, now(),
+				'{%d}', ARRAY[decode(repeat('ab', 16), 'hex')], ARRAY[decode(repeat('ab', %d), 'hex')])`,
+				b.tenant.No, of.Subject, of.Session, kind, len(value))
+			other, err := b.DB.Straggle(t.Context(), "", sql)
+			b.must(err)
+			var refused error
+			b.must(other.Outlast(t.Context(), func() error { refused = put("more"); return nil }))
+			wantErr(t, refused, memd.ErrStateFull)
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/node"
 )
 
@@ -16,6 +17,7 @@ type workerCmd struct {
 	processFlags
 	witnessFlags
 	ledgerFlags
+	Purges              int    `default:"1" help:"Purges of whole tenants that run at once, 1 to 16. Each deletes as fast as the database bears; erasures of users do not wait behind them."`
 	ShredderKMS         string `name:"shredder-kms" env:"MEMD_SHREDDER_KMS" help:"Key service of the shredder. Default: that of --kms."`
 	ShredderToken       string `name:"shredder-kms-token" env:"MEMD_SHREDDER_KMS_TOKEN" help:"The shredder's token at the KMS emulator."`
 	ShredderCredentials string `name:"shredder-kms-credentials" env:"MEMD_SHREDDER_KMS_CREDENTIALS" help:"The shredder's credentials file for Cloud KMS."`
@@ -25,6 +27,9 @@ type workerCmd struct {
 func (c *workerCmd) Run(ctx context.Context, con *console) (err error) {
 	if err := c.checkLedgers(); err != nil {
 		return err
+	}
+	if c.Purges < 1 || c.Purges > erasure.MaxPurges {
+		return usagef("--purges must be 1 to %d", erasure.MaxPurges)
 	}
 	witness, err := c.witness()
 	if err != nil {
@@ -37,7 +42,7 @@ func (c *workerCmd) Run(ctx context.Context, con *console) (err error) {
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
 	common.Ledgers = c.Ledger
 	w, err := node.OpenWorker(ctx, node.WorkerConfig{
-		Common: common, Witness: witness,
+		Common: common, Witness: witness, Purges: c.Purges,
 		Shredder: node.KMS{
 			URL: c.ShredderKMS, Token: c.ShredderToken, CredentialsFile: c.ShredderCredentials, Impersonate: c.ShredderImpersonate,
 		},

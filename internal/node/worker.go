@@ -27,6 +27,9 @@ type WorkerConfig struct {
 	// empty. Required otherwise.
 	Shredder KMS
 	Witness  Witness
+	// Purges is how many purges of whole tenants run at once; zero is
+	// erasure.DefaultPurges.
+	Purges int
 }
 
 // Worker carries out what the API accepts.
@@ -109,7 +112,7 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 		return nil, err
 	}
 	w.work, err = erasure.NewWorker(erasure.WorkerConfig{
-		Pool: w.Pool, Rotator: w.Rotator, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.worker(), Parts: parts,
+		Pool: w.Pool, Rotator: w.Rotator, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.worker(), Purges: c.Purges, Parts: parts,
 		Provision: func(ctx context.Context, t tenants.Tenant) error {
 			return shred.Provision(ctx, shred.ProvisionConfig{
 				Pool: w.Pool, KMS: worker, Ledgers: w.Ledgers, Installation: installation,

@@ -31,6 +31,9 @@ const (
 	// LockHolds is taken, per tenant, by whoever sets a hold, and shared by
 	// whoever begins a step. The database takes it: memd.hold_lock.
 	LockHolds = lockSpace | 7<<40
+	// LockState is held, per user or app, by whoever writes its state, so that its
+	// bound holds. The database takes it: memd.state_lock.
+	LockState = lockSpace | 8<<40
 	// LockSweep is held by the one process that sweeps expired rows.
 	LockSweep = lockSpace | 5<<40
 	// LockShip is held while facts are shipped to the ledgers, or the database is
