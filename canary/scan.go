@@ -71,6 +71,15 @@ func (b Budget) begin() *spending {
 	return &spending{rows: b.Rows, bytes: b.Bytes, deadline: time.Now().Add(b.Time)}
 }
 
+func (s *spending) spend(page []row) {
+	for i := range page {
+		s.rows--
+		for _, b := range page[i].sealed {
+			s.bytes -= int64(len(b))
+		}
+	}
+}
+
 func (s *spending) left() bool { return s.rows > 0 && s.bytes > 0 && time.Now().Before(s.deadline) }
 
 // row is one stored row, sealed.
@@ -133,54 +142,80 @@ type coverage struct{ scanned, unopened int64 }
 // rows opens every row of a reader within what is left to spend and calls f. A
 // row whose key is gone says nothing for good; one that does not open is counted
 // apart: somebody copied it to where it does not belong. f gets both, empty.
-// What f gets is wiped afterwards.
+// What f gets is wiped afterwards. The database reads a page while the one before
+// is looked at.
 func (v *Verifier) rows(ctx context.Context, tenant memd.TenantNo, r reader, s *spending, f func(r *row, o *opened)) (coverage, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type read struct {
+		page []row
+		err  error
+	}
+	var limit int
+	begin := func(after pg.Args) <-chan read {
+		limit = int(min(int64(r.page), s.rows))
+		done := make(chan read, 1)
+		go func() {
+			page, err := v.page(ctx, tenant, r, after, limit)
+			done <- read{page, err}
+		}()
+		return done
+	}
 	var c coverage
-	after := r.start
-	for s.left() {
-		limit := int(min(int64(r.page), s.rows))
-		page, err := v.page(ctx, tenant, r, after, limit)
-		if err != nil {
-			return c, fmt.Errorf("reading %s: %w", r.table, err)
+	if !s.left() {
+		return c, nil
+	}
+	for next := begin(r.start); next != nil; {
+		now := <-next
+		if now.err != nil {
+			return c, fmt.Errorf("reading %s: %w", r.table, now.err)
 		}
-		out := make([]*opened, len(page))
-		err = v.c.Keys.Do(ctx, tenant, 0, func(k *shred.Keys) error {
-			for i := range page {
-				o, err := page[i].open(k)
-				switch {
-				case err == nil, errors.Is(err, memd.ErrShredded):
-					out[i] = &o
-				case errors.Is(err, memd.ErrCorrupt):
-					out[i] = nil
-				default:
-					return err
-				}
+		s.spend(now.page)
+		next = nil
+		if len(now.page) == limit && s.left() {
+			next = begin(now.page[limit-1].key)
+		}
+		if err := v.openPage(ctx, tenant, now.page, &c, f); err != nil {
+			cancel()
+			if next != nil {
+				<-next
 			}
-			return nil
-		})
-		if err != nil {
 			return c, fmt.Errorf("opening %s: %w", r.table, err)
 		}
-		for i, o := range out {
-			s.rows--
-			for _, b := range page[i].sealed {
-				s.bytes -= int64(len(b))
-			}
-			if o == nil {
-				o = &opened{}
-				c.unopened++
-			} else {
-				c.scanned++
-			}
-			f(&page[i], o)
-			o.wipe()
-		}
-		if len(page) < limit {
-			break
-		}
-		after = page[len(page)-1].key
 	}
 	return c, nil
+}
+
+func (v *Verifier) openPage(ctx context.Context, tenant memd.TenantNo, page []row, c *coverage, f func(r *row, o *opened)) error {
+	out := make([]*opened, len(page))
+	err := v.c.Keys.Do(ctx, tenant, 0, func(k *shred.Keys) error {
+		for i := range page {
+			o, err := page[i].open(k)
+			switch {
+			case err == nil, errors.Is(err, memd.ErrShredded):
+				out[i] = &o
+			case errors.Is(err, memd.ErrCorrupt):
+				out[i] = nil
+			default:
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i, o := range out {
+		if o == nil {
+			o = &opened{}
+			c.unopened++
+		} else {
+			c.scanned++
+		}
+		f(&page[i], o)
+		o.wipe()
+	}
+	return nil
 }
 
 func (v *Verifier) page(ctx context.Context, tenant memd.TenantNo, r reader, after pg.Args, limit int) ([]row, error) {

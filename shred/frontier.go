@@ -119,6 +119,7 @@ func UnmarshalTree(data []byte) (*Tree, error) {
 	for i := range t.keys {
 		copy(t.keys[i][:], keys[i*len(Key{}):])
 	}
+	t.digest = digestOf(data) // A state has one encoding.
 	return t, nil
 }
 

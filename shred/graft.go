@@ -39,6 +39,7 @@ func (t *Tree) Graft(source *Tree, paths []Path) (*Tree, error) {
 		keys:  make([]Key, 0, len(t.keys)+64*len(sorted)),
 	}}}
 	g.node(0, 0, sorted)
+	g.new.name()
 	return g.new, nil
 }
 

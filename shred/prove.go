@@ -50,15 +50,18 @@ func ProveCover(old, new *Tree, punctured []Path) error {
 	return p.node(0, 0, nil)
 }
 
-// holes lists the paths of the holes, in order.
+// holes lists the paths of the holes, in order. They share one string: there are
+// tens of thousands.
 func (t *Tree) holes() []Path {
-	var found []Path
+	var all []byte
+	var ends []int
 	at := make([]byte, 0, maxPathBits)
 	var walk func(i int32)
 	walk = func(i int32) {
 		switch n := t.nodes[i]; {
 		case n == hole:
-			found = append(found, Path(at))
+			all = append(all, at...)
+			ends = append(ends, len(all))
 		case n > 0:
 			at = append(at, '0')
 			walk(i + 1)
@@ -68,6 +71,10 @@ func (t *Tree) holes() []Path {
 		}
 	}
 	walk(0)
+	found, shared, begin := make([]Path, len(ends)), string(all), 0
+	for i, end := range ends {
+		found[i], begin = Path(shared[begin:end]), end
+	}
 	return found
 }
 

@@ -182,13 +182,20 @@ func (r *Rotator) sealNext(ctx context.Context, l line, old *Tree, paths []Path,
 	}
 	defer next.Zero()
 	// The proof that counts comes after the switch. This one keeps a wrong state
-	// from ever becoming the head.
-	if !r.skipEarlyProof {
-		if err := ProveCover(old, next, paths); err != nil {
-			return treeRow{}, err
+	// from ever becoming the head, and takes as long as the key service.
+	proved := make(chan error, 1)
+	go func() {
+		if r.skipEarlyProof {
+			proved <- nil
+			return
 		}
+		proved <- ProveCover(old, next, paths)
+	}()
+	row, err := r.seal(ctx, l, next, version)
+	if wrong := <-proved; wrong != nil {
+		return treeRow{}, wrong
 	}
-	return r.seal(ctx, l, next, version)
+	return row, err
 }
 
 // seal seals the state that is to follow the head.

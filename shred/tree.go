@@ -25,6 +25,7 @@ type Tree struct {
 	epoch    int64
 	previous [32]byte
 	index    Key
+	digest   [32]byte
 
 	// nodes is the trie in pre-order, which is also the order of the encoding.
 	// A node is a hole (0), a key (^i, where i indexes keys), or a split: then
@@ -56,6 +57,7 @@ func NewTree(tenant memd.TenantNo, rand io.Reader) (*Tree, error) {
 	if _, err := io.ReadFull(rand, t.index[:]); err != nil {
 		return nil, fmt.Errorf("drawing the index key: %w", err)
 	}
+	t.name()
 	return t, nil
 }
 
@@ -137,6 +139,7 @@ func (t *Tree) Next(punctured []Path) (*Tree, error) {
 		keys:  make([]Key, 0, len(t.keys)+8*len(paths)),
 	}}
 	b.copyNode(0, 0, paths)
+	b.new.name()
 	return b.new, nil
 }
 
@@ -232,10 +235,23 @@ func fork(paths []Path, depth int) (left, right []Path) {
 
 // Digest names the state: SHA-256 of a label and its encoding. It may be
 // public; the state has far too many unknown bits to be guessed.
-func (t *Tree) Digest() [32]byte {
-	state := t.encode([]byte(digestLabel))
+func (t *Tree) Digest() [32]byte { return t.digest }
+
+// name computes the digest of a state that is complete. It is computed once:
+// hashing three megabytes takes as long as a proof.
+func (t *Tree) name() {
+	state := t.encode(nil)
 	defer clear(state)
-	return sha256.Sum256(state)
+	t.digest = digestOf(state)
+}
+
+// digestOf is the digest of the state that is encoded so.
+func digestOf(encoded []byte) (digest [32]byte) {
+	h := sha256.New()
+	h.Write([]byte(digestLabel))
+	h.Write(encoded)
+	h.Sum(digest[:0])
+	return digest
 }
 
 // Zero overwrites every key and empties the tree; Derive and Next return

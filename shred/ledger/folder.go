@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"forgettable.dev/memd"
@@ -39,6 +40,8 @@ type Folder struct {
 	dir  string
 	root *os.Root // refuses to follow links out of the folder
 	lock *os.File
+	// settled are the directories whose own names are known to outlive a crash.
+	settled sync.Map
 }
 
 var _ Ledger = (*Folder)(nil)
@@ -140,27 +143,37 @@ func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 	if err := f.writeTemp(temp, data); err != nil {
 		return unavailable("writing to the ledger", err)
 	}
-	if err := f.root.MkdirAll(path.Dir(name), folderMode); err != nil {
-		if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTDIR) {
-			return errFileAndFolder
+	dir := path.Dir(name)
+	_, settled := f.settled.Load(dir)
+	if settled {
+		_, err := f.root.Stat(dir)
+		settled = err == nil
+	}
+	if !settled {
+		if err := f.root.MkdirAll(dir, folderMode); err != nil {
+			if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTDIR) {
+				return errFileAndFolder
+			}
+			return unavailable("making a ledger folder", err)
 		}
-		return unavailable("making a ledger folder", err)
 	}
 	linkErr := f.root.Link(temp, name)
 	if linkErr != nil && !errors.Is(linkErr, fs.ErrExist) {
 		return unavailable("naming a ledger file", linkErr)
 	}
 	// Also for a taken name: its writer may have died before it came this far,
-	// and who learns that the name is taken will count on it. All directories up
-	// to the root, because another process may have made one and not synced it.
-	for dir := path.Dir(name); ; dir = path.Dir(dir) {
-		if err := syncDir(f.root.Open, dir); err != nil {
+	// and who learns that the name is taken will count on it. At first all
+	// directories up to the root, because another process may have made one and
+	// not synced it.
+	for at := dir; ; at = path.Dir(at) {
+		if err := syncDir(f.root.Open, at); err != nil {
 			return unavailable("syncing the ledger folder", err)
 		}
-		if dir == "." {
+		if settled || at == "." {
 			break
 		}
 	}
+	f.settled.Store(dir, nil)
 	if linkErr == nil {
 		return nil
 	}
