@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/cluster"
@@ -156,8 +157,8 @@ func syncPath(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Read reads the manifest of a backup and checks its dump against it.
-func Read(dir string) (Manifest, error) {
+// readManifest reads what a backup says of itself.
+func readManifest(dir string) (Manifest, error) {
 	var m Manifest
 	text, err := os.ReadFile(filepath.Join(dir, ManifestFile))
 	if err != nil {
@@ -166,14 +167,16 @@ func Read(dir string) (Manifest, error) {
 	if err := json.Unmarshal(text, &m); err != nil || m.Format != manifestFormat {
 		return m, fmt.Errorf("the manifest cannot be read, or is of another release: %w", memd.ErrCorrupt)
 	}
-	sum, size, err := digest(filepath.Join(dir, DumpFile))
-	if err != nil {
-		return m, err
-	}
-	if sum != m.SHA256 || size != m.Bytes {
-		return m, fmt.Errorf("the dump is not the one that the manifest is of: %w", memd.ErrCorrupt)
-	}
 	return m, nil
+}
+
+// check compares the whole dump with the manifest.
+func (m Manifest) check(dir string) error {
+	sum, size, err := digest(filepath.Join(dir, DumpFile))
+	if err == nil && (sum != m.SHA256 || size != m.Bytes) {
+		err = fmt.Errorf("the dump is not the one that the manifest is of: %w", memd.ErrCorrupt)
+	}
+	return err
 }
 
 func digest(file string) (sum string, size int64, err error) {
@@ -192,16 +195,20 @@ func digest(file string) (sum string, size int64, err error) {
 const sqlEmpty = `
 SELECT NOT EXISTS (SELECT FROM pg_namespace WHERE nspname IN ('memd', 'memd_jobs'))`
 
+// loadJobs is how many connections load tables and build indexes at a time.
+const loadJobs = 4
+
 // Load brings a backup into a database that has nothing of memd's, as its owner
 // and with the right to make roles. The database is not fit to serve before a
-// restore, and no process opens it before. A load that broke off leaves a
-// database that is to be dropped.
+// restore, and no process opens it before. A load that broke off, or whose dump
+// turns out to be another than the manifest's, leaves a database that is to be
+// dropped.
 func Load(ctx context.Context, dbURL, dir, binDir string) (Manifest, error) {
 	programs, err := cluster.Find(binDir)
 	if err != nil {
 		return Manifest{}, fmt.Errorf("looking for pg_restore: %w", err)
 	}
-	m, err := Read(dir)
+	m, err := readManifest(dir)
 	if err != nil {
 		return m, err
 	}
@@ -220,8 +227,15 @@ func Load(ctx context.Context, dbURL, dir, binDir string) (Manifest, error) {
 	if err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))); err != nil {
 		return m, pg.Classify(err)
 	}
-	err = run(ctx, filepath.Join(programs.Dir, "pg_restore"), dbURL, "--exit-on-error", "--no-owner", filepath.Join(dir, DumpFile))
-	if err != nil {
+	// The checksum is taken meanwhile: it reads all of the dump, as the load does,
+	// and ends a load of the wrong one.
+	group, loading := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.check(dir) })
+	group.Go(func() error {
+		return run(loading, filepath.Join(programs.Dir, "pg_restore"), dbURL,
+			"--exit-on-error", "--no-owner", fmt.Sprintf("--jobs=%d", loadJobs), filepath.Join(dir, DumpFile))
+	})
+	if err := group.Wait(); err != nil {
 		return m, err
 	}
 	// What a dump does not carry, and what this binary's schema has more.

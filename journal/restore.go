@@ -22,6 +22,8 @@ const (
 	sqlEndRestore     = `SELECT memd.end_restore(@generation)`
 	sqlReleaseRestore = `SELECT memd.release_restore()`
 
+	sqlNoWait = `SET LOCAL synchronous_commit = off`
+
 	sqlReplayFacts = `
 SELECT coalesce(sum(memd.replay_fact(f.kind, f.fact)), 0)::bigint
 FROM (SELECT u.kind, u.fact FROM unnest(@kinds::smallint[], @facts::jsonb[]) WITH ORDINALITY AS u (kind, fact, n) ORDER BY u.n OFFSET 0) f`
@@ -165,6 +167,11 @@ func Next(ctx context.Context, ledgers []ledger.Ledger, p Position) (Record, err
 func (j *Journal) Replay(ctx context.Context, p Position, r Record, tree func(tx pgx.Tx, fact json.RawMessage) error) (Position, int64, error) {
 	var fell int64
 	err := j.c.Pool.InTx(ctx, func(tx pgx.Tx) error {
+		// Whatever a crash takes back of this is replayed again, and the end of the
+		// restore waits for the disk.
+		if _, err := tx.Exec(ctx, sqlNoWait); err != nil {
+			return fmt.Errorf("not waiting for the disk: %w", err)
+		}
 		if err := lockShipping(ctx, tx); err != nil {
 			return err
 		}

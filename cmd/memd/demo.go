@@ -20,7 +20,7 @@ type demoCmd struct {
 
 // Help is the longer text of --help.
 func (demoCmd) Help() string {
-	return "Runs a whole memd in a temporary folder, with two tenants, takes a backup with pg_dump, forgets a user and looks for them: in the service, in the tables, in the keys and in the backup. Each line is a check. A check that fails makes the exit status 1."
+	return "Runs a whole memd in a temporary folder, with two tenants, takes a backup with pg_dump, forgets a user and looks for them: in the service, in the tables, in the keys and in the backup. Then a month of one tenant expires, the other tenant leaves, and a table shows what can still be read of whom, live and in the backup, with the dates and what it costs. Each line with a mark, and each cell of the table, is a check. A check that fails makes the exit status 1."
 }
 
 // callTimeout bounds a call of the demo's.

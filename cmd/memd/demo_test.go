@@ -34,10 +34,10 @@ func runDemo(t *testing.T, args ...string) (status int, held, failed []string, o
 
 func TestDemo_EveryCheckHolds(t *testing.T) {
 	status, held, failed, output := runDemo(t)
-	if status != exitOK || len(failed) > 0 || len(held) < 35 {
+	if status != exitOK || len(failed) > 0 || len(held) < 44 {
 		t.Errorf("status %d, %d checks held, failed: %q\n%s", status, len(held), failed, output)
 	}
-	for _, want := range []string{"unreadable", "destroyed for good", "purged from the provider", "$0.12 a month", "fence", "recheck", "verified: 2 receipts"} {
+	for _, want := range []string{"unreadable", "destroyed for good", "purged by the provider", "$0.12 a month for each tenant", "$72,000.00", "fence", "recheck", "verified: 2 receipts", "✓ Each of the 6"} {
 		if !strings.Contains(output, want) {
 			t.Errorf("the output does not say %q:\n%s", want, output)
 		}
@@ -51,11 +51,13 @@ var controls = []string{
 	"So are her conversations, what was noted about her, and her files",
 	"Jonas finds a summary that was drawn from Mara's words and his, and a notice drawn from that summary",
 	"Today everything in it can be read with the key service's help, which is the point of a backup",
+	"So can everything of everybody, a password that a tool of globex's read from a .env file included",
 	"It counts what would go, as SQL counts it, and changes nothing",
 	"Everybody else's rows in the same dump open with acme's current tree",
 	"Globex was not touched",
 	"Jonas's own rows are not",
 	"A neighbour's conversation that comes again is accepted, and stored once",
+	"The plan names that month alone, conversations and memories, and changes nothing",
 	"Nothing that anybody said, noted or filed is on the disk in clear, nor who it was",
 }
 
@@ -85,12 +87,26 @@ func TestDemo_FailsWhenRowsAreOnlyDeleted(t *testing.T) {
 		"It found the row, erased it, looked everywhere again, and the erasure is final",
 		"Signed, in the log, and nothing missing there: verified offline, with the public key alone",
 		"Under a new session id, with the time when it was said: refused",
+		"It goes: first its key, then its rows, and no other month",
+		"In the backup from before, all of it is bytes that nobody can read, the password from the .env file too",
+		cell + "backup, acme, mara.lindgren@example.org, 2025-02",
+		cell + "backup, acme, owen.hughes@example.org, 2025-01",
+		cell + "backup, globex, liam.doyle@example.org, 2025-03",
 	} {
 		if !slices.Contains(failed, want) {
 			t.Errorf("%q held although no key was destroyed:\n%s", want, output)
 		}
 	}
+	// Who looks at the live service alone sees nothing of the tenant that left.
+	for _, claim := range failed {
+		if strings.HasPrefix(claim, cell+"live, globex") {
+			t.Errorf("%q, although the rows were deleted:\n%s", claim, output)
+		}
+	}
 }
+
+// cell begins what a cell of the table claims.
+const cell = "What can be read is what has to be: "
 
 // A receipt is worth what its verification is: everything is forgotten, one byte
 // of the receipt is another, and just the checks of the receipt fail.

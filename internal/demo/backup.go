@@ -4,33 +4,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/backup"
 	"forgettable.dev/memd/internal/dev"
 	"forgettable.dev/memd/shred"
 )
 
-// backup takes the dump, with the pg_dump of the server's own version, and
-// restores it once while nobody is forgotten: what opens now and does not
-// later shows what forgetting did.
+// The databases that the dump is restored into: before anybody is forgotten, and
+// after.
+const (
+	restoredBefore = "restored_before"
+	restoredAfter  = "restored_after"
+)
+
+// backup takes a backup, a dump of pg_dump's, and restores it once while nobody
+// is forgotten: what opens now and does not later shows what forgetting did.
 func (d *demo) backup(ctx context.Context) error {
 	d.section("A backup is taken")
-	d.dump = filepath.Join(d.c.Dir, "backup.dump")
-	err := d.program(ctx, "pg_dump", "--format=custom", "--compress=0", "--no-unlogged-table-data",
-		"--file="+d.dump, d.dev.Cluster.URL(dev.Database, ""))
+	dir := filepath.Join(d.c.Dir, "backup")
+	said, err := d.c.Command(ctx, "backup", "--database-url="+d.dev.Cluster.URL(dev.Database, ""), dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("backing up: %w", err)
 	}
-	info, err := os.Stat(d.dump)
-	if err != nil {
-		return fmt.Errorf("looking at the dump: %w", err)
-	}
-	d.show("pg_dump --no-unlogged-table-data of all of memd: %d kB", info.Size()/1000)
-	copied, err := d.restore(ctx, "restored_before")
+	d.dump = filepath.Join(dir, backup.DumpFile)
+	said, _, _ = strings.Cut(strings.TrimPrefix(said, "Dumped "), " to ")
+	d.show("memd backup: a pg_dump of all of memd, %s", said)
+	copied, err := d.restore(ctx, restoredBefore)
 	if err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ func (d *demo) backup(ctx context.Context) error {
 		"Today everything in it can be read with the key service's help, which is the point of a backup",
 		"restored beside, opened with the key tree in the dump: %d of %d memories of Mara's and %d of %d of others;\n      %d of %d events, entries of state, file names and files of Mara's and %d of %d of others",
 		of.opened, of.total(), others.opened, others.total(), ofKept.opened, ofKept.total(), othersKept.opened, othersKept.total())
-	return nil
+	return d.expect(ctx, copied)
 }
 
 // restore restores the dump into a new database beside the live one, which

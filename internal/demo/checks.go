@@ -117,7 +117,7 @@ func (d *demo) checkShared(ctx context.Context) error {
 // tree in the dump, and the current one.
 func (d *demo) checkBackup(ctx context.Context) error {
 	d.section("In the backup that was taken before, restored beside")
-	copied, err := d.restore(ctx, "restored_after")
+	copied, err := d.restore(ctx, restoredAfter)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 var distinctive = []string{
 	"asthma", "Tannery", "salbutamol", "Okafor", "ramipril", "malaria tablets", "Gothenburg", "ski accident", "Lindgren",
 	"spirometry", "physiotherapist", "cat dander", "counter_notice", "home_address", "care-plan", "pharmacy-note", "sunscreen",
+	envPassword, "BOOKINGS_DB",
 }
 
 // needles are what must be nowhere in clear: those words, who said them, and

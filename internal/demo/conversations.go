@@ -33,6 +33,19 @@ func (c *conversation) spoken(turn int) time.Time {
 	return c.StartedAt.Add(time.Duration(turn) * time.Second)
 }
 
+// tool is the author of what a tool gave back to an agent.
+const tool = "tool"
+
+// spokenTurns counts what was said, by whomever but a tool.
+func (c *conversation) spokenTurns() (n int) {
+	for _, t := range c.Turns {
+		if t.Author != tool {
+			n++
+		}
+	}
+	return n
+}
+
 // conversations reads the file that ships with the demo, by tenant.
 func conversations() (map[string][]conversation, error) {
 	out := map[string][]conversation{}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"forgettable.dev/memd"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/cluster"
@@ -67,11 +68,12 @@ type Config struct {
 // demo is one run.
 type demo struct {
 	*board
-	c    Config
-	dev  *dev.Dev
-	url  string
-	keys keyService
-	live *witness
+	c     Config
+	began time.Time
+	dev   *dev.Dev
+	url   string
+	keys  keyService
+	live  *witness
 
 	operator     API
 	acme, globex *customer
@@ -79,9 +81,20 @@ type demo struct {
 	derived      derivedRows
 	// mara is who is forgotten, as the database knows her.
 	mara person
-	// before and after are what the tables, searches and backups showed.
+	// before is what the tables, searches and backups showed.
 	before observation
 	dump   string
+	// months are those of which there is anything, the oldest first, and promised
+	// what has to stay readable of whom; readers are the lines of the table, and
+	// kmsKeys the tenants' keys at the key service.
+	months   []memd.Month
+	promised map[cell]promise
+	readers  []reader
+	kmsKeys  map[memd.TenantNo]string
+	// operations are the key service's that forgetting took, and again is the
+	// number of who was forgotten and has come back.
+	operations int
+	again      memd.Number
 	// request and salt are of the erasure, and steps which of its steps were
 	// shown. The report is nil when nobody was forgotten.
 	request, salt string
@@ -89,14 +102,16 @@ type demo struct {
 	dry           map[string]int64
 	planted       uuid.UUID
 	report        *memdv1.Report
+	// month and purged are the reports of the month that expired, and of globex's
+	// purge.
+	month, purged *memdv1.Report
 }
 
 // Run runs the demo and writes what it shows to Config.Out. It returns a
 // *FailedError when a check failed, and another error when the demo could not go
 // on. Everything that it starts has ended when it returns.
 func Run(ctx context.Context, c Config) (err error) {
-	began := time.Now()
-	d := &demo{c: c, board: &board{out: c.Out, color: c.Color}, steps: map[string]bool{}}
+	d := &demo{c: c, began: time.Now(), board: &board{out: c.Out, color: c.Color}, steps: map[string]bool{}}
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the demo's folder: %w", err)
 	}
@@ -117,7 +132,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.dev.Close()) }()
 	d.url = "http://" + d.dev.Address
-	d.section("memd runs, after %s", time.Since(began).Round(10*time.Millisecond))
+	d.section("memd runs, after %s", time.Since(d.began).Round(10*time.Millisecond))
 	d.show("API %s, PostgreSQL on a socket, KMS emulator %s, ledger folder", d.url, d.dev.KMSAddress)
 	if d.keys, err = openKeyService(ctx, d.dev); err != nil {
 		return err
@@ -132,13 +147,14 @@ func Run(ctx context.Context, c Config) (err error) {
 		d.customers, d.converse, d.derive, d.lookBefore, d.backup, d.countFirst, d.forget,
 		// While the tenant's ingestion delay passes: what needs no live rows.
 		d.checkKeys, d.checkBackup, d.checkSweep,
-		d.checkLive, d.checkLateWrites, d.checkReturn, d.checkReceipt, d.checkNothingInClear, d.ending,
+		d.checkLive, d.checkLateWrites, d.checkReturn, d.checkReceipt,
+		d.expire, d.leave, d.table, d.ending, d.checkNothingInClear,
 	} {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	d.show("Took %s.", time.Since(began).Round(100*time.Millisecond))
+	d.show("Took %s.", time.Since(d.began).Round(100*time.Millisecond))
 	return d.result()
 }
 

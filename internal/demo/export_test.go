@@ -1,6 +1,9 @@
 package demo
 
-import "io"
+import (
+	"io"
+	"time"
+)
 
 var Conversations = conversations
 
@@ -14,4 +17,11 @@ func (b *Board) Check(ok bool, claim, looked string, args ...any) {
 
 func (b *Board) Result() error { return b.b.result() }
 
-func PerMonth(versions int) string { return perMonth(versions).String() }
+// Bill is what the designs cost: memd's, and the others in their order.
+func Bill(tenants, users, months, operations int64, delay time.Duration) (bill []string) {
+	i := installation{tenants, users, months}
+	for _, d := range append([]design{i.ours(batch{1, operations, delay})}, i.others()...) {
+		bill = append(bill, thousands(d.versions)+" "+d.month().String())
+	}
+	return bill
+}

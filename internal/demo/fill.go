@@ -30,9 +30,11 @@ const (
 // customer is a tenant with one app.
 type customer struct {
 	name, display, app string
-	api                API
-	tenant             memd.TenantNo
-	talks              []conversation
+	// key is the secret of the agent's API key, and api what it calls with it.
+	key    string
+	api    API
+	tenant memd.TenantNo
+	talks  []conversation
 	// added are the ids of the rows of each session, in order.
 	added map[string][]string
 	texts map[string]string // by memory id: what was stored, derived rows too
@@ -81,7 +83,8 @@ func (d *demo) customers(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("creating an API key of %s: %w", c.name, err)
 		}
-		if c.api, err = d.c.Connect(d.url, key.GetSecret()); err != nil {
+		c.key = key.GetSecret()
+		if c.api, err = d.c.Connect(d.url, c.key); err != nil {
 			return err
 		}
 		if c.tenant, err = d.live.tenant(ctx, c.name); err != nil {

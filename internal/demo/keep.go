@@ -58,7 +58,12 @@ func (c *conversation) events() []*memdv1.Event {
 	return out
 }
 
+// content is what ADK has as an event's content: what was said, or what a tool
+// gave back, which is kept and not taken into memory.
 func content(author, text string) string {
+	if author == tool {
+		return fmt.Sprintf(`{"role":"user","parts":[{"functionResponse":{"name":"run_command","response":{"output":%s}}}]}`, quote(text))
+	}
 	return fmt.Sprintf(`{"role":%s,"parts":[{"text":%s}]}`, quote(author), quote(text))
 }
 
@@ -71,34 +76,28 @@ func quote(text string) string {
 	return string(b)
 }
 
-// converse keeps every conversation with its file, takes it into memory, and
-// keeps a file of each user's own.
-func (d *demo) converse(ctx context.Context) error {
-	for _, c := range []*customer{d.acme, d.globex} {
-		for i := range c.talks {
-			if err := c.keep(ctx, &c.talks[i]); err != nil {
-				return fmt.Errorf("keeping a conversation of %s: %w", c.name, err)
-			}
+// keepOwn keeps a file of each user's own, and notes what memory made of their
+// conversations.
+func (c *customer) keepOwn(ctx context.Context) error {
+	for _, user := range c.users() {
+		err := c.save(ctx, c.api, &memdv1.ArtifactOwner{App: c.app, UserId: user}, paperName, fmt.Sprintf(paperOf, user))
+		if err == nil {
+			err = c.recall(ctx, user)
 		}
-		for _, user := range c.users() {
-			if err := c.save(ctx, &memdv1.ArtifactOwner{App: c.app, UserId: user}, paperName, fmt.Sprintf(paperOf, user)); err != nil {
-				return fmt.Errorf("keeping a file of %s: %w", c.name, err)
-			}
-			if err := c.recall(ctx, user); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (c *customer) keep(ctx context.Context, talk *conversation) error {
-	_, err := c.api.Session.CreateSession(ctx, &memdv1.CreateSessionRequest{App: c.app, UserId: talk.User, SessionId: talk.Session})
+func (c *customer) keep(ctx context.Context, api API, talk *conversation) error {
+	_, err := api.Session.CreateSession(ctx, &memdv1.CreateSessionRequest{App: c.app, UserId: talk.User, SessionId: talk.Session})
 	if err != nil {
 		return err
 	}
 	events := talk.events()
-	_, err = c.api.Session.AppendEvents(ctx, &memdv1.AppendEventsRequest{
+	_, err = api.Session.AppendEvents(ctx, &memdv1.AppendEventsRequest{
 		App: c.app, UserId: talk.User, SessionId: talk.Session, Events: events,
 	})
 	if err != nil {
@@ -111,19 +110,19 @@ func (c *customer) keep(ctx context.Context, talk *conversation) error {
 		}
 	}
 	name, text := talk.transcript()
-	if err := c.save(ctx, &memdv1.ArtifactOwner{App: c.app, UserId: talk.User, SessionId: talk.Session}, name, text); err != nil {
+	if err := c.save(ctx, api, &memdv1.ArtifactOwner{App: c.app, UserId: talk.User, SessionId: talk.Session}, name, text); err != nil {
 		return err
 	}
-	_, err = c.api.Memory.AddSession(ctx, &memdv1.AddSessionRequest{App: c.app, UserId: talk.User, SessionId: talk.Session})
+	_, err = api.Memory.AddSession(ctx, &memdv1.AddSessionRequest{App: c.app, UserId: talk.User, SessionId: talk.Session})
 	return err
 }
 
 // mimeType is that of all files here.
 const mimeType = "text/x-pharmacy-note"
 
-func (c *customer) save(ctx context.Context, owner *memdv1.ArtifactOwner, name, text string) error {
+func (c *customer) save(ctx context.Context, api API, owner *memdv1.ArtifactOwner, name, text string) error {
 	c.said = append(c.said, name, text, mimeType)
-	_, err := c.api.Artifacts.SaveArtifactInline(ctx, &memdv1.SaveArtifactInlineRequest{
+	_, err := api.Artifacts.SaveArtifactInline(ctx, &memdv1.SaveArtifactInlineRequest{
 		Header: &memdv1.SaveArtifactHeader{Owner: owner, Name: name, MimeType: mimeType}, Data: []byte(text),
 	})
 	return err
@@ -144,8 +143,8 @@ func (c *customer) recall(ctx context.Context, user string) error {
 	}
 	for i := range c.talks {
 		talk := &c.talks[i]
-		if talk.User == user && len(c.added[talk.Session]) != len(talk.Turns) {
-			return fmt.Errorf("memory has %d of the %d turns of a conversation of %s", len(c.added[talk.Session]), len(talk.Turns), c.name)
+		if talk.User == user && len(c.added[talk.Session]) != talk.spokenTurns() {
+			return fmt.Errorf("memory has %d of the %d turns of a conversation of %s", len(c.added[talk.Session]), talk.spokenTurns(), c.name)
 		}
 	}
 	return nil

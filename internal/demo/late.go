@@ -74,7 +74,7 @@ func (d *demo) checkLateEvents(ctx context.Context) error {
 	})
 	_, created := d.acme.api.Session.CreateSession(ctx, &memdv1.CreateSessionRequest{App: d.acme.app, UserId: mara, SessionId: talk.Session})
 	file, text := talk.transcript()
-	saved := d.acme.save(ctx, &memdv1.ArtifactOwner{App: d.acme.app, UserId: mara, SessionId: talk.Session}, file, text)
+	saved := d.acme.save(ctx, d.acme.api, &memdv1.ArtifactOwner{App: d.acme.app, UserId: mara, SessionId: talk.Session}, file, text)
 	ok, said := true, []string{}
 	for i, err := range []error{appended, created, saved} {
 		reason := memdv1.Reason_REASON_UNSPECIFIED
@@ -95,7 +95,7 @@ func (d *demo) checkLateEvents(ctx context.Context) error {
 // checkByHand takes a row of Mara's from the restored copy and puts it into the
 // live table, past all of memd's code, as the application's role.
 func (d *demo) checkByHand(ctx context.Context) error {
-	copied, err := openWitness(ctx, d.dev.Cluster.URL("restored_before", ""))
+	copied, err := openWitness(ctx, d.dev.Cluster.URL(restoredBefore, ""))
 	if err != nil {
 		return err
 	}
@@ -164,6 +164,9 @@ func (d *demo) checkReturn(ctx context.Context) error {
 		return fmt.Errorf("listing her files: %w", err)
 	}
 	state := len(made.GetSession().GetState())
+	if number != d.mara.number {
+		d.again = number
+	}
 	d.check(len(rows) == 1 && rows[0].GetText() == words && len(hits) <= 1 && number != d.mara.number && state == 0 && len(files.GetArtifacts()) == 0,
 		"She starts empty, under a new number",
 		"1 row stored; listed %d, found by her old question %d; noted about her %d, files %d; her number %s was %s",

@@ -32,6 +32,7 @@ type observation struct {
 	jonasRows int
 	// outside and outsideJonas count in the store outside memd.
 	outside, outsideJonas int64
+	passwords             int // things of globex's in the dump that say one
 }
 
 // view is all that one user sees: every row, one search, and what was kept, as

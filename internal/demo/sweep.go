@@ -15,7 +15,7 @@ import (
 // putBack puts a row of Mara's from the restored copy into the live table as a
 // superuser with triggers off, past every guard. The second sweep has to find it.
 func (d *demo) putBack(ctx context.Context) (err error) {
-	copied, err := openWitness(ctx, d.dev.Cluster.URL("restored_before", ""))
+	copied, err := openWitness(ctx, d.dev.Cluster.URL(restoredBefore, ""))
 	if err != nil {
 		return err
 	}

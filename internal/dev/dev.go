@@ -64,6 +64,7 @@ type Dev struct {
 	Address string
 	Ledger  string
 
+	config   Config
 	listener net.Listener
 	stop     context.CancelFunc
 	running  *errgroup.Group // server and worker
@@ -83,7 +84,7 @@ func Start(ctx context.Context, c Config) (_ *Dev, err error) {
 	if err := checkLocal(c.Listen); err != nil {
 		return nil, err
 	}
-	d := &Dev{Ledger: filepath.Join(c.Dir, ledgerDir)}
+	d := &Dev{Ledger: filepath.Join(c.Dir, ledgerDir), config: c}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	d.stop = stop
 	d.running, running = errgroup.WithContext(running)
@@ -197,16 +198,8 @@ func (d *Dev) open(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	common := func(role string, identity kmsemu.Identity) node.Common {
-		return node.Common{
-			DatabaseURL: d.Cluster.URL(Database, role), KMS: d.Identity(identity), Ledgers: []string{d.Ledger},
-			Logger: c.Logger, Metrics: metrics, Clock: c.Clock, Tracer: c.Tracer,
-			// On this machine alone, for development: targets are here too.
-			Targets: node.Targets{AllowPrivate: true},
-		}
-	}
 	d.Worker, err = node.OpenWorker(ctx, node.WorkerConfig{
-		Common: common(node.WorkerRole, kmsemu.Worker), Shredder: d.Identity(kmsemu.Shredder),
+		Common: d.common(node.WorkerRole, kmsemu.Worker, metrics), Shredder: d.Identity(kmsemu.Shredder),
 		Witness: node.Witness{PagesURL: d.Cluster.URL(Database, "")},
 	})
 	if err != nil {
@@ -214,13 +207,48 @@ func (d *Dev) open(ctx context.Context, c Config) error {
 	}
 	d.closers = append(d.closers, func() error { return d.Worker.Close(context.Background()) })
 	d.Server, err = node.OpenServer(ctx, node.ServerConfig{
-		Common: common(node.AppRole, kmsemu.App), Embed: c.Embed, ServeMetrics: true,
+		Common: d.common(node.AppRole, kmsemu.App, metrics), Embed: c.Embed, ServeMetrics: true,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the server: %w", err)
 	}
 	d.closers = append(d.closers, func() error { return d.Server.Close(context.Background()) })
 	return nil
+}
+
+func (d *Dev) common(role string, identity kmsemu.Identity, metrics *node.Metrics) node.Common {
+	return node.Common{
+		DatabaseURL: d.Cluster.URL(Database, role), KMS: d.Identity(identity), Ledgers: []string{d.Ledger},
+		Logger: d.config.Logger, Metrics: metrics, Clock: d.config.Clock, Tracer: d.config.Tracer,
+		// On this machine alone, for development: targets are here too.
+		Targets: node.Targets{AllowPrivate: true},
+	}
+}
+
+// ServeAt runs a second server of the same memd, at an address of its own, whose
+// clock is another: what is said to it is of that time. The caller closes it.
+func (d *Dev) ServeAt(ctx context.Context, clock memd.Clock) (address string, closeIt func() error, err error) {
+	metrics, err := node.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		return "", nil, err
+	}
+	common := d.common(node.AppRole, kmsemu.App, metrics)
+	common.Clock = clock
+	server, err := node.OpenServer(ctx, node.ServerConfig{Common: common, Embed: d.config.Embed})
+	if err != nil {
+		return "", nil, fmt.Errorf("opening another server: %w", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("listening for another server: %w", err), server.Close(ctx))
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(running, listener) }()
+	return listener.Addr().String(), func() error {
+		stop()
+		return errors.Join(<-ended, server.Close(context.WithoutCancel(ctx)))
+	}, nil
 }
 
 // Identity is how one of the emulator's callers is configured.
