@@ -28,6 +28,8 @@ const (
 SELECT coalesce(sum(memd.replay_fact(f.kind, f.fact)), 0)::bigint
 FROM (SELECT u.kind, u.fact FROM unnest(@kinds::smallint[], @facts::jsonb[]) WITH ORDINALITY AS u (kind, fact, n) ORDER BY u.n OFFSET 0) f`
 
+	sqlReplayRows = `SELECT memd.replay_rows(@facts::jsonb[])`
+
 	sqlReplays = `SELECT place, tenant_no, id, had, reached FROM memd.replays WHERE kind = 3 ORDER BY place`
 
 	sqlReopen = `SELECT memd.reopen_erasure(@tenant, @request)`
@@ -180,17 +182,8 @@ func (j *Journal) Replay(ctx context.Context, p Position, r Record, tree func(tx
 		if err != nil {
 			return err
 		}
-		kinds, facts := make([]int16, len(r.Facts)), make([]string, len(r.Facts))
-		for i, f := range r.Facts {
-			kinds[i], facts[i] = int16(f.Kind), string(f.Row)
-			if f.Kind == KindTree {
-				if err := tree(tx, f.Row); err != nil {
-					return err
-				}
-			}
-		}
-		if err := tx.QueryRow(ctx, sqlReplayFacts, pg.Args{"kinds": kinds, "facts": facts}).Scan(&fell); err != nil {
-			return fmt.Errorf("replaying facts: %w", err)
+		if fell, err = replayFacts(ctx, tx, r.Facts, tree); err != nil {
+			return err
 		}
 		noted := r
 		noted.Facts = arrived
@@ -205,6 +198,45 @@ func (j *Journal) Replay(ctx context.Context, p Position, r Record, tree func(tx
 	}
 	p.Seq, p.Digest = r.Seq, r.Digest[:]
 	return p, fell, nil
+}
+
+// replayFacts brings facts back in their order, but for the tombstones of single
+// rows: these are true in any order, and are replayed at once.
+func replayFacts(ctx context.Context, tx pgx.Tx, all []Fact, tree func(tx pgx.Tx, fact json.RawMessage) error) (int64, error) {
+	var kinds []int16
+	var facts, rows []string
+	for _, f := range all {
+		if f.Kind == KindTree {
+			if err := tree(tx, f.Row); err != nil {
+				return 0, err
+			}
+		}
+		if f.ofARow() {
+			rows = append(rows, string(f.Row))
+			continue
+		}
+		kinds, facts = append(kinds, int16(f.Kind)), append(facts, string(f.Row))
+	}
+	var fellAlone, fell int64
+	if len(rows) > 0 {
+		if err := tx.QueryRow(ctx, sqlReplayRows, pg.Args{"facts": rows}).Scan(&fellAlone); err != nil {
+			return 0, fmt.Errorf("burying rows again: %w", err)
+		}
+	}
+	if err := tx.QueryRow(ctx, sqlReplayFacts, pg.Args{"kinds": kinds, "facts": facts}).Scan(&fell); err != nil {
+		return 0, fmt.Errorf("replaying facts: %w", err)
+	}
+	return fellAlone + fell, nil
+}
+
+// tombstoneOfARow is the kind of a tombstone that names one memory.
+const tombstoneOfARow = 3
+
+func (f Fact) ofARow() bool {
+	var t struct {
+		Kind int16 `json:"kind"`
+	}
+	return f.Kind == KindTombstone && json.Unmarshal(f.Row, &t) == nil && t.Kind == tombstoneOfARow
 }
 
 // arrived returns those of the facts that the outbox still has.

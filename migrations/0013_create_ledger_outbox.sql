@@ -133,6 +133,27 @@ BEGIN
   END IF;
 END $$;
 
+-- replay_rows buries memories again, all that a record names at once, and returns
+-- how many fell. For restores, by the owner.
+CREATE FUNCTION memd.replay_rows(p_facts jsonb[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  n bigint;
+BEGIN
+  INSERT INTO memd.tombstones AS t
+  SELECT DISTINCT ON (d.tenant_no, d.ref) d.*
+  FROM unnest(p_facts) f, jsonb_populate_record(NULL::memd.tombstones,
+    f || jsonb_build_object('changed_xid', pg_current_xact_id()::text::bigint)) d
+  ORDER BY d.tenant_no, d.ref, d.through_version DESC
+  ON CONFLICT (tenant_no, kind, ref) DO UPDATE SET
+    through_version = greatest(t.through_version, excluded.through_version), changed_xid = excluded.changed_xid;
+  DELETE FROM memd.memories m
+  USING unnest(p_facts) f, jsonb_populate_record(NULL::memd.tombstones, f) d
+  WHERE m.tenant_no = d.tenant_no AND m.memory_id = encode(d.ref, 'hex')::uuid AND m.version <= d.through_version;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  RETURN n;
+END $$;
+
 -- replay_fact brings one fact of the ledger back into a database that has lost
 -- it, and returns how many rows fell by it. For restores, by the owner.
 CREATE FUNCTION memd.replay_fact(p_kind smallint, p_fact jsonb) RETURNS bigint
@@ -149,11 +170,7 @@ BEGIN
     INSERT INTO memd.tombstones AS t VALUES (d.*)
     ON CONFLICT (tenant_no, kind, ref) DO UPDATE SET
       through_version = greatest(t.through_version, excluded.through_version), changed_xid = excluded.changed_xid;
-    IF d.kind = 3 THEN
-      DELETE FROM memd.memories m
-      WHERE m.tenant_no = d.tenant_no AND m.memory_id = encode(d.ref, 'hex')::uuid AND m.version <= d.through_version;
-      GET DIAGNOSTICS n = ROW_COUNT;
-    ELSIF d.kind = 4 THEN
+    IF d.kind = 4 THEN
       SELECT sum(memd.delete_month(d.tenant_no, x.class, x.month)) INTO n
       FROM memd.expired_months x WHERE x.tenant_no = d.tenant_no AND memd.month_ref(x.class, x.month) = d.ref;
     END IF;
@@ -291,7 +308,7 @@ END $$;
 
 REVOKE ALL ON FUNCTION memd.server(), memd.ledger_position(), memd.note_facts(), memd.note_fact(),
   memd.ledger_advance(bigint, bytea, bytea, bigint[]), memd.adopt_server(text, bigint),
-  memd.replay_row(regclass, text, jsonb), memd.replay_fact(smallint, jsonb), memd.note_all(), memd.replay_hold(jsonb),
+  memd.replay_row(regclass, text, jsonb), memd.replay_rows(jsonb[]), memd.replay_fact(smallint, jsonb), memd.note_all(), memd.replay_hold(jsonb),
   memd.reopen_erasure(bigint, uuid), memd.begin_restore(), memd.end_restore(bigint), memd.release_restore() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION memd.ledger_position(), memd.ledger_advance(bigint, bytea, bytea, bigint[]),
   memd.adopt_server(text, bigint) TO memd_app, memd_worker;
@@ -343,7 +360,7 @@ DROP TRIGGER fact ON memd.holds;
 DROP TRIGGER fact ON memd.key_trees;
 DROP TRIGGER fact ON memd.tenant_transitions;
 DROP TRIGGER fact ON memd.approvals;
-DROP FUNCTION memd.release_restore(), memd.end_restore(bigint), memd.begin_restore(), memd.reopen_erasure(bigint, uuid), memd.replay_hold(jsonb), memd.note_all(), memd.replay_fact(smallint, jsonb), memd.replay_row(regclass, text, jsonb),
+DROP FUNCTION memd.release_restore(), memd.end_restore(bigint), memd.begin_restore(), memd.reopen_erasure(bigint, uuid), memd.replay_hold(jsonb), memd.note_all(), memd.replay_fact(smallint, jsonb), memd.replay_rows(jsonb[]), memd.replay_row(regclass, text, jsonb),
   memd.adopt_server(text, bigint), memd.ledger_advance(bigint, bytea, bytea, bigint[]), memd.note_fact(), memd.note_facts(),
   memd.ledger_position(), memd.server();
 DROP TABLE memd.replays, memd.ledger_state, memd.ledger_outbox;
