@@ -101,6 +101,13 @@ var (
 	// something: its secret, its address, its right to a file.
 	ErrTargetRefused = errors.New("purge target refused")
 
+	// ErrExportNotReady: the archive is still being made, or made anew because
+	// somebody in it was erased, or has ended.
+	ErrExportNotReady = errors.New("export is not ready")
+	// ErrExportsUnavailable: the place of archives is not set, or could not be
+	// asked. Temporary.
+	ErrExportsUnavailable = errors.New("place of export archives is unavailable")
+
 	// ErrInvalid is the class of every InvalidError.
 	ErrInvalid = errors.New("invalid request")
 )
@@ -135,7 +142,7 @@ func (e *RefusalError) Unwrap() error { return e.Class }
 // changing anything. It asks the whole chain.
 func Transient(err error) bool {
 	for _, t := range []error{
-		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrTooManyStreams, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack,
+		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrTooManyStreams, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack, ErrExportsUnavailable,
 	} {
 		if errors.Is(err, t) {
 			return true

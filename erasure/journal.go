@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/export"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/tenants"
@@ -29,6 +30,8 @@ type notes struct {
 	Checks   []memd.Check `json:"checks,omitempty"`
 	// Strangers had something although the directory did not know them.
 	Strangers []tenants.Stranger `json:"strangers,omitempty"`
+	// Exports were reached.
+	Exports *export.Forgotten `json:"exports,omitempty"`
 	// Control is what the verifier's probes found before.
 	Control map[string]int64 `json:"control,omitempty"`
 }

@@ -100,6 +100,8 @@ func (r *Runner) evidence(ctx context.Context, db pg.DB, j Job, stage receipts.S
 	if e := t.Policy.Embedder; e == tenants.EmbedderOpenAI {
 		rec.Residuals = append(rec.Residuals, receipts.Residual{Kind: receipts.ResidualEmbedder, Provider: receipts.Provider(e), RetentionDays: -1})
 	}
+	_, downloaded := exportsOf(steps)
+	rec.Residuals = append(rec.Residuals, downloaded...)
 	if stage == receipts.Final {
 		rec.Checks = checksOf(steps[StepRecheck].Notes.Checks)
 		rec.Times.Swept = timeOf(steps[StepSweep].Finished)

@@ -167,6 +167,8 @@ func storeCounts(j Job, steps map[Step]stepRow) []StoreCount {
 	}
 	// Memories first, because they are what most people have.
 	slices.SortStableFunc(out, func(a, b StoreCount) int { return cmp.Compare(rankOf(a.Store), rankOf(b.Store)) })
+	exports, _ := exportsOf(steps)
+	out = append(out, exports...)
 	if j.Kind == KindUser || j.Kind == KindSession {
 		sessions := int64(-1)
 		if v := steps[StepVerify]; v.Done {

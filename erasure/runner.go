@@ -37,6 +37,7 @@ type Parts struct {
 	Stores   []Store
 	Verifier Verifier
 	Targets  Targets
+	Exports  Exports
 	Receipts Receipts
 	// Keys returns a tenant's keys of now: for what the job remembers sealed.
 	// Without it nothing is drawn, and targets are told refs alone.
@@ -184,6 +185,8 @@ func (r *Runner) do(ctx context.Context, j Job, s Step, n notes) error {
 		err = r.fence(ctx, j, &n)
 	case StepBury:
 		err = r.bury(ctx, j, &n)
+	case StepExports:
+		err = r.exports(ctx, j, &n)
 	case StepTargetsBefore, StepTargetsWith, StepTargetsAfter:
 		err = r.targets(ctx, j, s, &n)
 	case StepArtifacts:

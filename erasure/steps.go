@@ -33,12 +33,14 @@ const (
 	StepRest          Step = 21
 	StepDestroy       Step = 22
 	StepClose         Step = 23
+	StepExports       Step = 24
 )
 
 var stepNames = [...]string{
 	"unknown", "fence", "bury", "delete", "verify", "puncture", "rotate", "lift", "finish",
 	"draw", "targets_before", "artifacts", "targets_with", "content", "targets_after", "check",
 	"sweep", "recheck", "final", "purge", "users", "rest", "destroy", "close",
+	"exports",
 }
 
 // String returns the step's name.
@@ -58,14 +60,14 @@ type plan struct {
 var plans = map[Kind]plan{
 	KindUser: {
 		done: []Step{
-			StepDraw, StepFence, StepBury, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepDelete,
+			StepDraw, StepFence, StepBury, StepExports, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepDelete,
 			StepVerify, StepPuncture, StepRotate, StepTargetsAfter, StepCheck, StepLift,
 		},
 		final: []Step{StepSweep, StepRecheck, StepFinal},
 	},
 	KindSession: {
 		done: []Step{
-			StepDraw, StepBury, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepDelete,
+			StepDraw, StepBury, StepExports, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepDelete,
 			StepVerify, StepPuncture, StepRotate, StepTargetsAfter, StepCheck, StepFinish,
 		},
 		final: []Step{StepSweep, StepRecheck, StepFinal},
@@ -74,7 +76,7 @@ var plans = map[Kind]plan{
 	// of keys.
 	KindContent: {
 		done: []Step{
-			StepDraw, StepBury, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepVerify, StepPuncture,
+			StepDraw, StepBury, StepExports, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepVerify, StepPuncture,
 			StepTargetsAfter, StepCheck, StepFinish,
 		},
 		final: []Step{StepSweep, StepRotate, StepRecheck, StepFinal},
@@ -84,7 +86,7 @@ var plans = map[Kind]plan{
 	// so nobody is fenced, and no store outside memd is called.
 	KindMonth: {
 		done: []Step{
-			StepDraw, StepBury, StepPuncture, StepRotate, StepArtifacts, StepContent, StepDelete, StepVerify, StepCheck, StepFinish,
+			StepDraw, StepBury, StepExports, StepPuncture, StepRotate, StepArtifacts, StepContent, StepDelete, StepVerify, StepCheck, StepFinish,
 		},
 		final: []Step{StepSweep, StepRecheck, StepFinal},
 	},
@@ -92,7 +94,7 @@ var plans = map[Kind]plan{
 	// them is sealed under it.
 	KindTenant: {
 		done: []Step{
-			StepDraw, StepPurge, StepTargetsBefore, StepTargetsWith, StepUsers, StepRest, StepVerify, StepTargetsAfter,
+			StepDraw, StepPurge, StepExports, StepTargetsBefore, StepTargetsWith, StepUsers, StepRest, StepVerify, StepTargetsAfter,
 			StepDestroy, StepCheck, StepClose,
 		},
 		final: []Step{StepSweep, StepRecheck, StepFinal},

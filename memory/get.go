@@ -51,12 +51,24 @@ func scanMemory(row pgx.CollectableRow) (*fetched, error) {
 	var first memd.Contribution
 	var more []int64
 	var sourceTime, expiresAt *time.Time
-	err := row.Scan(&f.id, &f.owner, &first.Subject, &first.Session, &more, &f.kind, &f.month,
-		&sourceTime, &f.createdAt, &f.updatedAt, &expiresAt, &f.version,
-		&f.dimension, &f.format, &f.text, &f.vector, &f.metadata)
+	err := row.Scan(f.columns(&first, &more, &sourceTime, &expiresAt)...)
+	f.took(first, more, sourceTime, expiresAt)
+	return &f, err
+}
+
+// columns are where sqlMemoryColumns goes, and took takes over those that are not
+// stored as they are kept.
+func (f *fetched) columns(first *memd.Contribution, more *[]int64, sourceTime, expiresAt **time.Time) []any {
+	return []any{
+		&f.id, &f.owner, &first.Subject, &first.Session, more, &f.kind, &f.month,
+		sourceTime, &f.createdAt, &f.updatedAt, expiresAt, &f.version,
+		&f.dimension, &f.format, &f.text, &f.vector, &f.metadata,
+	}
+}
+
+func (f *fetched) took(first memd.Contribution, more []int64, sourceTime, expiresAt *time.Time) {
 	f.contributions = contributionsOf(first, more)
 	f.sourceTime, f.expiresAt = timeOf(sourceTime), timeOf(expiresAt)
-	return &f, err
 }
 
 // Get returns one memory of a scope, its vector too if asked for. A memory of

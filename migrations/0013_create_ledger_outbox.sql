@@ -256,6 +256,7 @@ BEGIN
   -- What was approved, but not asked for yet, was approved on another day.
   UPDATE memd.approvals SET voided_at = now() WHERE request_id IS NULL AND voided_at IS NULL;
   DELETE FROM memd.undos WHERE epoch IS NULL; -- An approval is of the past that did not happen.
+  PERFORM memd.end_all_exports('restored', now());
   -- The queue is of a past that did not happen: what is open is put into it anew.
   IF to_regclass('memd_jobs.river_job') IS NOT NULL THEN
     EXECUTE 'DELETE FROM memd_jobs.river_job';

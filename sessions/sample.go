@@ -80,11 +80,15 @@ func scanSample(row pgx.CollectableRow) (s sampled, err error) {
 }
 
 func (s *sampled) open(k *shred.Keys) error {
+	_, err := s.event(k)
+	return err
+}
+
+func (s *sampled) event(k *shred.Keys) (Event, error) {
 	by := &sealers{k: k, of: s.of, month: *s.Month}
 	var err error
 	if by.content, err = k.Content(by.month, s.of.Subject, s.of.Session); err != nil {
-		return err
+		return Event{}, err
 	}
-	_, err = by.openEvent(s.part)
-	return err
+	return by.openEvent(s.part)
 }

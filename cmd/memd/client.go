@@ -33,6 +33,7 @@ type clients struct {
 	Erasure   memdv1connect.ErasureServiceClient
 	Admin     memdv1connect.AdminServiceClient
 	Targets   memdv1connect.TargetServiceClient
+	Exports   memdv1connect.ExportServiceClient
 }
 
 // maxAnswerBytes bounds one answer of the server. The library's default of 4 MiB
@@ -72,6 +73,7 @@ func (f *serverFlags) connect() (*clients, error) {
 		Erasure:   memdv1connect.NewErasureServiceClient(client),
 		Admin:     memdv1connect.NewAdminServiceClient(client),
 		Targets:   memdv1connect.NewTargetServiceClient(client),
+		Exports:   memdv1connect.NewExportServiceClient(client),
 	}, nil
 }
 

@@ -56,6 +56,7 @@ type cli struct {
 	Tenant    tenantCmd    `cmd:"" group:"admin" help:"Create and show tenants, and set their policies."`
 	Retention retentionCmd `cmd:"" group:"admin" help:"See and run what tenants' policies let expire, month by month."`
 
+	Export exportCmd `cmd:"" group:"admin" help:"Hand a tenant, or one user, all that memd keeps of them; verify and open what was handed out."`
 	Target targetCmd `cmd:"" group:"admin" help:"Register, list, test and remove purge targets: stores outside memd that erasures must reach."`
 	APIKey apikeyCmd `cmd:"" name:"apikey" group:"admin" help:"Create, list and revoke API keys."`
 

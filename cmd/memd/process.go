@@ -30,6 +30,7 @@ type processFlags struct {
 	KMSImpersonate     string        `name:"kms-impersonate" env:"MEMD_KMS_IMPERSONATE" help:"Service account to act as at Cloud KMS."`
 	TargetAllowPrivate bool          `help:"Purge targets may be at private and loopback addresses, where an operator of the installation says so for a target. Set it for serve and worker alike."`
 	TargetLogDir       []string      `sep:"," placeholder:"DIR" help:"Folders whose files may be purge targets: log files of the worker's machine. Set it for serve and worker alike."`
+	Exports            string        `env:"MEMD_EXPORTS" placeholder:"PLACE" help:"Where archives of exports are kept, till their window closes: a folder that serve and worker share, a gs:// or s3:// URL. Set it for both alike. Default: nothing can be exported."`
 	MetricsListen      string        `help:"Address for /metrics, apart from the API. Default: none."`
 }
 
@@ -44,6 +45,7 @@ func (f *processFlags) common(ctx context.Context, con *console) (node.Common, f
 	c := node.Common{
 		DatabaseURL: f.DatabaseURL, MaxConns: f.MaxConns, AcquireTimeout: f.AcquireTimeout, Metrics: metrics,
 		KMS:     node.KMS{URL: f.KMS, Token: f.KMSToken, CredentialsFile: f.KMSCredentials, Impersonate: f.KMSImpersonate},
+		Exports: f.Exports,
 		Targets: node.Targets{AllowPrivate: f.TargetAllowPrivate, LogDirs: f.TargetLogDir},
 		Logger:  f.logger(con.Stderr),
 	}

@@ -37,6 +37,7 @@ const (
 	clusterDir = "postgres"
 	kmsDir     = "kms"
 	ledgerDir  = "ledger"
+	exportsDir = "exports"
 )
 
 // Config says where and how to run.
@@ -218,7 +219,7 @@ func (d *Dev) open(ctx context.Context, c Config) error {
 
 func (d *Dev) common(role string, identity kmsemu.Identity, metrics *node.Metrics) node.Common {
 	return node.Common{
-		DatabaseURL: d.Cluster.URL(Database, role), KMS: d.Identity(identity), Ledgers: []string{d.Ledger},
+		DatabaseURL: d.Cluster.URL(Database, role), KMS: d.Identity(identity), Ledgers: []string{d.Ledger}, Exports: filepath.Join(filepath.Dir(d.Ledger), exportsDir),
 		Logger: d.config.Logger, Metrics: metrics, Clock: d.config.Clock, Tracer: d.config.Tracer,
 		// On this machine alone, for development: targets are here too.
 		Targets: node.Targets{AllowPrivate: true},

@@ -7,6 +7,7 @@ package failures_test
 //	a job, queue or webhook resurrects it           Resurrection
 //	memory left behind                              MemoryLeftBehind
 //	keys destroyed too early                        AKeyDestroyedTooEarly
+//	an export that leaks                            ExportThatLeaks (exportleak_test.go)
 
 import (
 	"fmt"

@@ -38,6 +38,8 @@ type Stack struct {
 	// Ledger is the folder of the only ledger.
 	Ledger string
 	Worker *node.Worker
+	// Exports is the folder of archives.
+	Exports string
 	// Logs collects what all parts log.
 	Logs *Logs
 
@@ -68,7 +70,8 @@ func Start(t testing.TB, options ...Option) *Stack {
 	t.Helper()
 	s := &Stack{
 		KMS: kmstest.StartEmulator(t, ""), Ledger: filepath.Join(t.TempDir(), "ledger"),
-		Logs: &Logs{}, t: t, clock: memd.SystemClock{},
+		Exports: filepath.Join(t.TempDir(), "exports"),
+		Logs:    &Logs{}, t: t, clock: memd.SystemClock{},
 	}
 	for _, o := range options {
 		o(s)
@@ -170,7 +173,7 @@ func (s *Stack) common(role string, id kmsemu.Identity) node.Common {
 		s.t.Fatalf("registering metrics: %v", err)
 	}
 	return node.Common{
-		DatabaseURL: s.DB.URL(role), KMS: s.identity(id), Ledgers: []string{s.Ledger}, Metrics: metrics, Clock: s.clock,
+		DatabaseURL: s.DB.URL(role), KMS: s.identity(id), Ledgers: []string{s.Ledger}, Exports: s.Exports, Metrics: metrics, Clock: s.clock,
 		Logger: slog.New(slog.NewJSONHandler(s.Logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }

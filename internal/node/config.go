@@ -59,6 +59,9 @@ type Common struct {
 	// journal: a folder, gs://… or s3://…, in the same order in every process. At
 	// least one.
 	Ledgers []string
+	// Exports is where archives of exports are kept: a folder, gs://… or s3://…, the
+	// same in every process. Empty: nothing can be exported.
+	Exports string
 	// Logger and Metrics are required; Clock is the system's if nil.
 	Logger  *slog.Logger
 	Metrics *Metrics

@@ -8,6 +8,7 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/export"
 	"forgettable.dev/memd/purge"
 )
 
@@ -24,6 +25,7 @@ type Metrics struct {
 	open      *prometheus.GaugeVec
 	rotations prometheus.Counter
 	purges    *prometheus.HistogramVec
+	exports   *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -58,7 +60,10 @@ func NewMetrics(r *prometheus.Registry) (*Metrics, error) {
 		Name: "memd_purge_call_seconds", Help: "Calls of purge targets, retries included, by how they ended.",
 		Buckets: prometheus.ExponentialBuckets(0.005, 2, 15),
 	}, []string{"kind", "op", "code"})
-	for _, c := range []prometheus.Collector{m.purges, m.kms, m.rows, m.epochs, m.erasures, m.failures, m.open, m.rotations} {
+	m.exports = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "memd_export_written_total", Help: "What was written into archives of exports: parts, their bytes, and subjects in them. Parts that were made anew count again.",
+	}, []string{"what"})
+	for _, c := range []prometheus.Collector{m.exports, m.purges, m.kms, m.rows, m.epochs, m.erasures, m.failures, m.open, m.rotations} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -107,6 +112,13 @@ func (m *Metrics) worker() erasure.Metrics {
 // purged is the hook of calls of purge targets.
 func (m *Metrics) purged(k purge.Kind, op purge.Op, code purge.Code, took time.Duration) {
 	m.purges.WithLabelValues(k.String(), op.String(), string(code)).Observe(took.Seconds())
+}
+
+// exported is the hook of parts of exports.
+func (m *Metrics) exported(size int64, c export.Counts) {
+	m.exports.WithLabelValues("parts").Inc()
+	m.exports.WithLabelValues("bytes").Add(float64(size))
+	m.exports.WithLabelValues("subjects").Add(float64(c.Subjects))
 }
 
 // rotated is the rotator's hook.

@@ -12,6 +12,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/canary"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/export"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/shred"
@@ -63,6 +64,17 @@ func (w *Worker) parts(ctx context.Context, c WorkerConfig, kms shred.KMS, insta
 	}
 	w.closers = append(w.closers, func(context.Context) error { caller.Close(); return nil })
 	p.Targets = caller
+	store, err := c.openExports(ctx, w.later)
+	if err != nil {
+		return p, err
+	}
+	w.exports, err = export.NewWorker(export.WorkerConfig{
+		Pool: w.Pool, Keys: p.Keys, Store: store, Clock: c.Clock, Logger: c.Logger, OnPart: c.Metrics.exported,
+	})
+	if err != nil {
+		return p, err
+	}
+	p.Exports = w.exports
 	p.Receipts = &issuer{
 		signing: receipts.SignerConfig{
 			Pool: w.Pool, KMS: kms, Ledger: ledger.Mirror(w.Ledgers), Installation: installation, Clock: c.Clock,
@@ -121,8 +133,15 @@ func (w *Worker) runAll(ctx context.Context) error {
 	g.Go(func() error { return w.keyring.Run(background) })
 	working, end := context.WithCancel(ctx)
 	defer end()
+	exporting := make(chan struct{})
+	go func() {
+		defer close(exporting)
+		w.exports.Run(working)
+	}()
 	context.AfterFunc(background, end)
 	err := w.work.Run(working)
+	end()
+	<-exporting
 	stop()
 	return errors.Join(err, ignoreEnd(g.Wait()))
 }

@@ -127,11 +127,15 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 		return nil, err
 	}
 	s.later(func(context.Context) error { s.Purge.Close(); return nil })
+	exports, err := c.openExports(ctx, s.later)
+	if err != nil {
+		return nil, err
+	}
 	if s.auth, err = auth.New(auth.Config{Pool: s.Pool, Clock: c.Clock, Logger: c.Logger}); err != nil {
 		return nil, err
 	}
 	s.API, err = server.New(server.Config{
-		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Sessions: s.Sessions, Artifacts: s.Artifacts, Erasure: s.Erasure, Purge: s.Purge, Logger: c.Logger, Clock: c.Clock,
+		Pool: s.Pool, Auth: s.auth, Memory: s.Memory, Sessions: s.Sessions, Artifacts: s.Artifacts, Erasure: s.Erasure, Purge: s.Purge, Exports: exports, Keys: s.Keyring, Logger: c.Logger, Clock: c.Clock,
 		Registry: c.Metrics.Registry, ServeMetrics: c.ServeMetrics, Tracer: c.Tracer, MaxArtifactStreams: c.MaxArtifactStreams,
 		Ready: s.ready, Durable: s.journal.Flush,
 	})

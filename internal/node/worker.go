@@ -10,6 +10,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/export"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/journal"
 	"forgettable.dev/memd/memory"
@@ -43,6 +44,7 @@ type Worker struct {
 	instance *shred.Instance
 	keyring  *shred.Keyring
 	sweeper  *artifacts.Sweeper
+	exports  *export.Worker
 	closers  []func(context.Context) error
 }
 

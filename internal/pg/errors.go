@@ -94,6 +94,7 @@ var byState = map[string]error{
 	"MD011": errTooManySub,
 	"MD012": memd.ErrSourceTimeRequired,
 	"MD013": memd.ErrNotApproved,
+	"MD014": memd.ErrExportNotReady,
 	"MD020": memd.ErrNotFound,
 	"MD021": memd.ErrSessionChanged,
 	"MD022": memd.ErrStateFull,

@@ -33,6 +33,7 @@ func TestClassify_MapsStates(t *testing.T) {
 		"MD011": memd.ErrInvalid,
 		"MD012": memd.ErrSourceTimeRequired,
 		"MD013": memd.ErrNotApproved,
+		"MD014": memd.ErrExportNotReady,
 		"22021": memd.ErrInvalid,
 		"40P01": memd.ErrStale,
 		"53300": memd.ErrDatabaseBusy,

@@ -41,6 +41,8 @@ const (
 	LockShip = lockSpace | 9<<40
 	// LockRestore is held while a restore is under way.
 	LockRestore = lockSpace | 10<<40
+	// LockExport is held, per export, while its archive is made.
+	LockExport = lockSpace | 11<<40
 	// LockCompact is held by whoever compacts, on the connection that does.
 	LockCompact = lockSpace | 12<<40
 )

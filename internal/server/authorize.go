@@ -124,6 +124,13 @@ var rules = map[string]rule{
 	memdv1connect.AdminServiceCreateApiKeyProcedure:    administering,
 	memdv1connect.AdminServiceRevokeApiKeyProcedure:    administering,
 
+	memdv1connect.ExportServiceStartExportProcedure:      administering,
+	memdv1connect.ExportServiceGetExportProcedure:        looking,
+	memdv1connect.ExportServiceListExportsProcedure:      looking,
+	memdv1connect.ExportServiceDeleteExportProcedure:     administering,
+	memdv1connect.ExportServiceCreateExportLinkProcedure: administering,
+	memdv1connect.ExportServiceRevokeExportLinkProcedure: administering,
+
 	memdv1connect.TargetServiceListTargetsProcedure:  looking,
 	memdv1connect.TargetServiceCreateTargetProcedure: administering,
 	memdv1connect.TargetServiceDeleteTargetProcedure: administering,

@@ -39,6 +39,14 @@ var durability = map[string]func(answer any) bool{
 	memdv1connect.ArtifactServiceGetArtifactVersionProcedure:   never,
 	memdv1connect.ArtifactServiceDeleteArtifactProcedure:       never,
 
+	// A restore ends every archive and every link.
+	memdv1connect.ExportServiceStartExportProcedure:      never,
+	memdv1connect.ExportServiceGetExportProcedure:        never,
+	memdv1connect.ExportServiceListExportsProcedure:      never,
+	memdv1connect.ExportServiceDeleteExportProcedure:     never,
+	memdv1connect.ExportServiceCreateExportLinkProcedure: never,
+	memdv1connect.ExportServiceRevokeExportLinkProcedure: never,
+
 	memdv1connect.ErasureServiceForgetUserProcedure:      always,
 	memdv1connect.ErasureServiceForgetSessionProcedure:   always,
 	memdv1connect.ErasureServiceDeleteTenantProcedure:    always,

@@ -21,6 +21,7 @@ func TestDurability_KnowsEveryProcedure(t *testing.T) {
 	reads := []string{
 		"Search", "Get", "List", "Load", "Watch", "Verify", "DryRun", "Test", "Save", "Append", "CreateSession", "CreateApiKey",
 		"CreateTarget", "DeleteTarget", "DeleteArtifact", "RemoveSurvivors", "PlanRetention",
+		"StartExport", "DeleteExport", "CreateExportLink", "RevokeExportLink",
 	}
 	for _, p := range server.Procedures() {
 		waits, known := server.Durability(p)

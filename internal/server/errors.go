@@ -39,6 +39,8 @@ var outcomes = []outcome{
 	{memd.ErrRequestReused, connect.CodeAlreadyExists, memdv1.Reason_REASON_REQUEST_REUSED, "request_id was used for another request"},
 	{memd.ErrTenantInactive, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TENANT_INACTIVE, "the tenant is not active"},
 
+	{memd.ErrExportNotReady, connect.CodeFailedPrecondition, memdv1.Reason_REASON_EXPORT_NOT_READY, "the archive is being made, or made anew, or has ended"},
+	{memd.ErrExportsUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_EXPORTS_UNAVAILABLE, "the place of archives is not available"},
 	{memd.ErrNotApproved, connect.CodeFailedPrecondition, memdv1.Reason_REASON_NOT_APPROVED, "somebody else has to approve it first"},
 
 	{memd.ErrFenced, connect.CodeFailedPrecondition, memdv1.Reason_REASON_FENCED, "the user is being erased"},

@@ -20,12 +20,14 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/export"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/purge"
 	"forgettable.dev/memd/sessions"
+	"forgettable.dev/memd/shred"
 )
 
 const (
@@ -56,7 +58,11 @@ type Config struct {
 	Artifacts *artifacts.Service
 	Erasure   *erasure.Service
 	Purge     *purge.Caller
-	Logger    *slog.Logger
+	// Exports is where archives are kept. Nil: none can be made or downloaded.
+	Exports export.Store
+	// Keys gives a tenant's keys. Required.
+	Keys   *shred.Keyring
+	Logger *slog.Logger
 	// Clock is the system's if nil.
 	Clock memd.Clock
 	// Registry is where the server's metrics are registered. A private one if
@@ -97,6 +103,8 @@ func (c *Config) validate() error {
 		return errors.New("server: Config.Erasure is required")
 	case c.Purge == nil:
 		return errors.New("server: Config.Purge is required")
+	case c.Keys == nil:
+		return errors.New("server: Config.Keys is required")
 	case c.Logger == nil:
 		return errors.New("server: Config.Logger is required")
 	case c.MaxArtifactStreams < 0:
@@ -156,6 +164,7 @@ func New(c Config) (*Server, error) {
 	memdv1connect.RegisterErasureServiceHandler(rpc, &erasureHandler{erasure: c.Erasure})
 	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{erasure: c.Erasure, pool: c.Pool, clock: c.Clock, logger: c.Logger})
 	memdv1connect.RegisterTargetServiceHandler(rpc, &targetHandler{pool: c.Pool, purge: c.Purge, logger: c.Logger})
+	memdv1connect.RegisterExportServiceHandler(rpc, &exportHandler{pool: c.Pool, keys: c.Keys, store: c.Exports, clock: c.Clock, logger: c.Logger})
 	connecthttp.Mount(s.mux, rpc,
 		connecthttp.WithReadMaxBytes(memd.MaxBatchBytes),
 		connecthttp.WithSendMaxBytes(maxAnswerBytes),
@@ -165,6 +174,9 @@ func New(c Config) (*Server, error) {
 	s.pace = newPace(rpc, readTimeout)
 	s.handler = s.pace.wrap(s.mux)
 	s.health.mount(s.mux)
+	s.mux.Handle("GET "+downloads+"{secret}", &downloader{
+		pool: c.Pool, store: c.Exports, clock: c.Clock, logger: c.Logger, idle: readTimeout, streams: make(streams, c.MaxArtifactStreams),
+	})
 	if c.ServeMetrics {
 		s.mux.Handle("GET /metrics", s.MetricsHandler())
 	}

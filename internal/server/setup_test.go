@@ -20,6 +20,7 @@ import (
 	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/embed"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/export"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
@@ -49,6 +50,7 @@ type installation struct {
 	private   bool // purge targets may be at private addresses
 	durable   func(context.Context) error
 	streams   int // of artifacts at once; 0 is the default
+	exports   export.Store
 }
 
 func setup(t *testing.T) *installation {
@@ -121,7 +123,7 @@ func (in *installation) serveWith(pool *pg.Pool) *instance {
 	files, err := artifacts.New(artifacts.Config{Pool: pool, Keyring: keyring, Directory: directory})
 	must(err)
 	api, err := server.New(server.Config{
-		Artifacts: files, MaxArtifactStreams: in.streams, Durable: in.durable,
+		Keys: keyring, Exports: in.exports, Artifacts: files, MaxArtifactStreams: in.streams, Durable: in.durable,
 		Pool: pool, Auth: authenticator, Purge: targets, Memory: store, Sessions: conversations, Logger: logger, Registry: s.registry, ServeMetrics: true,
 		Tracer:  trace.NewTracerProvider(trace.WithSyncer(s.spans)),
 		Erasure: &erasure.Service{Pool: pool, Keyring: keyring, Directory: directory, Clock: memd.SystemClock{}},

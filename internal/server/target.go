@@ -117,9 +117,14 @@ func (h *targetHandler) TestTarget(ctx context.Context, req *memdv1.TestTargetRe
 	}, nil
 }
 
-// tenant resolves whose targets a request is about. A tenant's key need not say,
-// and sees its own alone.
+// tenant is whose targets a request is about.
 func (h *targetHandler) tenant(ctx context.Context, name string) (tenants.Tenant, error) {
+	return tenantNamed(ctx, h.pool, name)
+}
+
+// tenantNamed resolves which tenant a request is about. A tenant's key need not say,
+// and sees its own alone.
+func tenantNamed(ctx context.Context, pool *pg.Pool, name string) (tenants.Tenant, error) {
 	p := principalOf(ctx)
 	if name == "" {
 		if p.Tenant == auth.Installation {
@@ -131,7 +136,7 @@ func (h *targetHandler) tenant(ctx context.Context, name string) (tenants.Tenant
 		return tenants.Tenant{}, memd.ErrNotFound
 	}
 	var t tenants.Tenant
-	err := h.pool.With(ctx, func(db pg.DB) (err error) {
+	err := pool.With(ctx, func(db pg.DB) (err error) {
 		t, err = tenants.Get(ctx, db, name)
 		return err
 	})

@@ -132,6 +132,11 @@ const (
 	// RESOURCE_EXHAUSTED. As many artifacts are being streamed through this process
 	// as it allows at once. Nothing was written; repeat later.
 	Reason_REASON_TOO_MANY_STREAMS Reason = 35
+	// FAILED_PRECONDITION. The archive is still being made, or made anew because
+	// somebody in it was erased, or has ended.
+	Reason_REASON_EXPORT_NOT_READY Reason = 36
+	// UNAVAILABLE. The place of archives could not be asked, or none is set.
+	Reason_REASON_EXPORTS_UNAVAILABLE Reason = 37
 	// UNAVAILABLE. The database was rolled back, or nobody has compared it with
 	// its ledger yet: it answers nothing until memd restore has run, or, when
 	// nothing is missing, until it has been compared. Nothing was written.
@@ -181,6 +186,8 @@ var (
 		33: "REASON_SESSION_CHANGED",
 		34: "REASON_STATE_FULL",
 		35: "REASON_TOO_MANY_STREAMS",
+		36: "REASON_EXPORT_NOT_READY",
+		37: "REASON_EXPORTS_UNAVAILABLE",
 		70: "REASON_GATE_CLOSED",
 	}
 	Reason_value = map[string]int32{
@@ -224,6 +231,8 @@ var (
 		"REASON_SESSION_CHANGED":        33,
 		"REASON_STATE_FULL":             34,
 		"REASON_TOO_MANY_STREAMS":       35,
+		"REASON_EXPORT_NOT_READY":       36,
+		"REASON_EXPORTS_UNAVAILABLE":    37,
 		"REASON_GATE_CLOSED":            70,
 	}
 )
@@ -259,7 +268,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\xb3\b\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\xf0\b\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -301,7 +310,9 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x15REASON_TARGET_REFUSED\x10=\x12\x1a\n" +
 	"\x16REASON_SESSION_CHANGED\x10!\x12\x15\n" +
 	"\x11REASON_STATE_FULL\x10\"\x12\x1b\n" +
-	"\x17REASON_TOO_MANY_STREAMS\x10#\x12\x16\n" +
+	"\x17REASON_TOO_MANY_STREAMS\x10#\x12\x1b\n" +
+	"\x17REASON_EXPORT_NOT_READY\x10$\x12\x1e\n" +
+	"\x1aREASON_EXPORTS_UNAVAILABLE\x10%\x12\x16\n" +
 	"\x12REASON_GATE_CLOSED\x10FB)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
 
 var (
