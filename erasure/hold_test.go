@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/memory"
 )
 
@@ -249,5 +251,52 @@ func TestWatch_EndsWithTheProcess(t *testing.T) {
 	err := w.a.Erasure.Watch(t.Context(), w.caller(), j.ID, false, nil, func(erasure.Event) error { close(closing); return nil })
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// A row whose time passes during a hold is not returned, stays where it is, and is
+// swept when the hold is released: of whoever the hold covers, by owner, contribution
+// and session, and of nobody else.
+func TestHold_KeepsWhatExpires(t *testing.T) {
+	for name, c := range map[string]struct {
+		user, session string
+		kept          int
+	}{"user": {"alice", "", 4}, "session": {"alice", "s1", 3}, "tenant": {"", "", 5}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.StopWorker() // Whose sweep is run here by hand.
+			expiring := func(r memory.Row) memory.Row {
+				r.ExpiresAt = time.Now().Add(time.Hour)
+				return r
+			}
+			a := w.add(expiring(said("alice", "s1", "one")), expiring(said("alice", "s2", "two")), expiring(contributed("alice", "s1", "shared")),
+				expiring(said("bob", "b1", "bob")))
+			w.add(expiring(drawn(memory.KindFact, user("bob"), "bob on alice", from(a[0]), from(a[3]))))
+			hold, _ := w.hold(c.user, c.session)
+			swept := func() int {
+				err := w.DB.Pool(node.WorkerRole).InTx(t.Context(), func(tx pgx.Tx) error {
+					_, err := memory.SweepExpired(t.Context(), tx, dayLater{}.Now(), 100)
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return w.count(`SELECT count(*) FROM memd.memories`)
+			}
+			if n := swept(); n != c.kept {
+				t.Errorf("%d rows are left, %d are held", n, c.kept)
+			}
+			later, _ := w.ServerWith(func(c *node.ServerConfig) { c.Clock = dayLater{} })
+			for _, scope := range []memd.Scope{user("alice"), user("bob"), shared} {
+				res, err := later.Memory.Search(t.Context(), w.tenant, memory.Query{Scope: scope, Vector: vector(), TopK: 10})
+				if err != nil || len(res.Hits) != 0 {
+					t.Errorf("%+v: %d rows whose time has passed, %v", scope, len(res.Hits), err)
+				}
+			}
+			w.release(hold)
+			if n := swept(); n != 0 {
+				t.Errorf("%d rows are left after the release", n)
+			}
+		})
 	}
 }

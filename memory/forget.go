@@ -197,14 +197,15 @@ func collectFallen(rows pgx.Rows) ([]Fallen, error) {
 const sqlSweepExpired = `
 DELETE FROM memd.memories m USING (
   SELECT x.tenant_no, x.memory_id FROM memd.memories x JOIN memd.active_tenants USING (tenant_no)
-  WHERE x.expires_at <= @now ORDER BY x.expires_at LIMIT @limit) e
+  WHERE x.expires_at <= @now AND NOT memd.memory_held(x.tenant_no, x.memory_id) ORDER BY x.expires_at LIMIT @limit) e
 WHERE m.tenant_no = e.tenant_no AND m.memory_id = e.memory_id AND m.expires_at <= @now`
 
 // The sweep says that it is one, so that what it deletes leaves no tombstones.
 const sqlSweeping = `SET LOCAL memd.sweep = 'on'`
 
 // SweepExpired deletes up to limit rows, of whatever tenant is active, whose time
-// is up and returns how many. Readers left them out already. In a tenant that is
+// is up and returns how many. Readers left them out already. What a legal hold covers
+// stays, unread, until it is released. In a tenant that is
 // on its way out nothing is done on a schedule: it is to stay what its dry run
 // showed.
 func SweepExpired(ctx context.Context, tx pgx.Tx, now time.Time, limit int) (int64, error) {

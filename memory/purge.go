@@ -70,13 +70,20 @@ func DeleteStale(ctx context.Context, db pg.DB, tenant memd.TenantNo, subjects [
 	return tag.RowsAffected(), nil
 }
 
-// DeleteRow deletes a row by its id, whosever it is. One that is gone is no error.
+const sqlDeleteOrphans = `SELECT memd.delete_orphans(@tenant, @id)`
+
+// DeleteRow deletes a row by its id, whosever it is, with its contributions and
+// sources, of which there may be some without it. One that is gone is no error.
 func DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo, id string) error {
 	of, err := uuid.Parse(id)
 	if err != nil {
 		return fmt.Errorf("%q names no memory: %w", id, memd.ErrCorrupt)
 	}
-	if _, err := db.Exec(ctx, sqlDeleteByID, pg.Args{"tenant": tenant, "ids": []uuid.UUID{of}}); err != nil {
+	_, err = db.Exec(ctx, sqlDeleteByID, pg.Args{"tenant": tenant, "ids": []uuid.UUID{of}})
+	if err == nil {
+		_, err = db.Exec(ctx, sqlDeleteOrphans, pg.Args{"tenant": tenant, "id": of})
+	}
+	if err != nil {
 		return fmt.Errorf("deleting a memory: %w", err)
 	}
 	return nil

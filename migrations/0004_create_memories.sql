@@ -76,6 +76,20 @@ GRANT UPDATE (kind, month, more_contributions, source_time, updated_at, expires_
 GRANT SELECT, INSERT ON memd.memory_contributions, memd.memory_sources TO memd_app;
 GRANT SELECT ON memd.memory_contributions, memd.memory_sources TO memd_worker;
 
+-- +goose StatementBegin
+-- delete_orphans deletes the contributions and sources of a row that is not there:
+-- what foreign keys do, where somebody circumvented them.
+CREATE FUNCTION memd.delete_orphans(p_tenant bigint, p_memory uuid) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  DELETE FROM memd.memory_contributions c WHERE c.tenant_no = p_tenant AND c.memory_id = p_memory
+    AND NOT EXISTS (SELECT FROM memd.memories m WHERE m.tenant_no = p_tenant AND m.memory_id = p_memory);
+  DELETE FROM memd.memory_sources c WHERE c.tenant_no = p_tenant AND c.memory_id = p_memory
+    AND NOT EXISTS (SELECT FROM memd.memories m WHERE m.tenant_no = p_tenant AND m.memory_id = p_memory)
+$$;
+-- +goose StatementEnd
+REVOKE ALL ON FUNCTION memd.delete_orphans(bigint, uuid) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION memd.delete_orphans(bigint, uuid) TO memd_worker;
+
 -- scope_head is what a reader asks that has a scope in memory: whether anything
 -- changed for it since transaction p_since. It becomes part of the statement
 -- that calls it. The tables are named, not their views, because each relation of
@@ -101,5 +115,6 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- +goose Down
+DROP FUNCTION memd.delete_orphans(bigint, uuid);
 DROP FUNCTION memd.scope_head(bigint, bytea, bigint, bigint, bytea, xid[]);
 DROP TABLE memd.memory_sources, memd.memory_contributions, memd.memories;

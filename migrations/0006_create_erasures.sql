@@ -175,6 +175,28 @@ BEGIN
       AND (h.kind = 4 OR p_kind = 4
            OR h.user_ref = p_user AND (h.kind = 1 OR p_kind = 1 OR h.session_ref = p_session)));
 END $$;
+-- memory_held says whether a hold keeps a row from being swept when its time has
+-- passed: one on the tenant, on whoever owns it or contributed to it, or on one of
+-- the sessions that it came from.
+CREATE FUNCTION memd.memory_held(p_tenant bigint, p_memory uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock_shared(memd.hold_lock(p_tenant));
+  IF NOT EXISTS (SELECT FROM memd.holds h WHERE h.tenant_no = p_tenant AND h.released_at IS NULL) THEN
+    RETURN false;
+  END IF;
+  RETURN EXISTS (
+    SELECT FROM memd.holds h
+    WHERE h.tenant_no = p_tenant AND h.released_at IS NULL AND (h.kind = 4 OR EXISTS (
+      SELECT FROM (
+        SELECT m.owner_no AS subject_no, NULL::bigint AS session_no FROM memd.memories m WHERE m.tenant_no = p_tenant AND m.memory_id = p_memory
+        UNION ALL SELECT m.contributor_no, m.contributor_session FROM memd.memories m WHERE m.tenant_no = p_tenant AND m.memory_id = p_memory
+        UNION ALL SELECT c.contributor_no, c.contributor_session FROM memd.memory_contributions c
+        WHERE c.tenant_no = p_tenant AND c.memory_id = p_memory) p
+      JOIN memd.subjects s ON s.tenant_no = p_tenant AND s.subject_no = p.subject_no AND s.user_ref = h.user_ref
+      LEFT JOIN memd.sessions x ON x.tenant_no = p_tenant AND x.subject_no = p.subject_no AND x.session_no = p.session_no
+      WHERE h.kind = 1 OR x.session_ref = h.session_ref)));
+END $$;
 -- +goose StatementEnd
 CREATE TRIGGER waits BEFORE INSERT OR UPDATE ON memd.holds FOR EACH ROW EXECUTE FUNCTION memd.hold_waits();
 
@@ -252,7 +274,8 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 REVOKE ALL ON FUNCTION memd.announce_work(), memd.fence_accepted(), memd.hold_waits(), memd.hold_lock(bigint),
-  memd.held(bigint, smallint, bytea, bytea), memd.next_job_no(bigint) FROM PUBLIC;
+  memd.held(bigint, smallint, bytea, bytea), memd.memory_held(bigint, uuid), memd.next_job_no(bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION memd.memory_held(bigint, uuid) TO memd_worker;
 GRANT EXECUTE ON FUNCTION memd.held(bigint, smallint, bytea, bytea), memd.next_job_no(bigint) TO memd_app, memd_worker;
 CREATE TRIGGER fence_accepted AFTER INSERT ON memd.erasures FOR EACH ROW EXECUTE FUNCTION memd.fence_accepted();
 
@@ -261,5 +284,5 @@ CREATE TRIGGER announce AFTER INSERT ON memd.tenants FOR EACH STATEMENT EXECUTE 
 -- +goose Down
 DROP TABLE memd.holds, memd.erasure_fallen, memd.erasure_subjects, memd.erasure_steps, memd.verifications, memd.survivors, memd.erasures, memd.job_counters CASCADE;
 DROP TRIGGER announce ON memd.tenants;
-DROP FUNCTION memd.announce_work(), memd.fence_accepted(), memd.hold_waits(), memd.held(bigint, smallint, bytea, bytea),
+DROP FUNCTION memd.announce_work(), memd.fence_accepted(), memd.hold_waits(), memd.memory_held(bigint, uuid), memd.held(bigint, smallint, bytea, bytea),
   memd.hold_lock(bigint), memd.next_job_no(bigint);

@@ -23,9 +23,13 @@ DELETE FROM memd.user_state WHERE tenant_no = @tenant AND subject_no = @subject 
 const sqlDeleteAppState = `
 DELETE FROM memd.app_state WHERE tenant_no = @tenant AND app_no = @subject AND key_digest = @digest`
 
+const sqlDeleteHead = `
+DELETE FROM memd.session_heads WHERE tenant_no = @tenant AND subject_no = @subject AND session_no = @session`
+
 // DeleteRow deletes a row by the name that a verifier has for it: of an event its
 // subject, session and place, of state its subject, in a session that too, and the
-// digest of its key, with slashes in between. It reports whether the table is one
+// digest of its key, of a session's head its subject and session, with slashes in
+// between. What belongs to a head is named by itself. It reports whether the table is one
 // of this package's. A row that is gone is no error.
 func DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo, table, id string) (bool, error) {
 	sql, names := "", []string{"subject", "session", "seq"}
@@ -36,6 +40,8 @@ func DeleteRow(ctx context.Context, db pg.DB, tenant memd.TenantNo, table, id st
 		sql, names = sqlDeleteSessionState, []string{"subject", "session", "digest"}
 	case "user_state":
 		sql, names = sqlDeleteUserState, []string{"subject", "digest"}
+	case "session_heads":
+		sql, names = sqlDeleteHead, []string{"subject", "session"}
 	case "app_state":
 		sql, names = sqlDeleteAppState, []string{"subject", "digest"}
 	default:
