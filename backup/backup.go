@@ -232,8 +232,9 @@ func Load(ctx context.Context, dbURL, dir, binDir string) (Manifest, error) {
 	group, loading := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.check(dir) })
 	group.Go(func() error {
+		// Comments are those of extensions, which the owner may not own.
 		return run(loading, filepath.Join(programs.Dir, "pg_restore"), dbURL,
-			"--exit-on-error", "--no-owner", fmt.Sprintf("--jobs=%d", loadJobs), filepath.Join(dir, DumpFile))
+			"--exit-on-error", "--no-owner", "--no-comments", fmt.Sprintf("--jobs=%d", loadJobs), filepath.Join(dir, DumpFile))
 	})
 	if err := group.Wait(); err != nil {
 		return m, err
