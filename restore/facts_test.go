@@ -15,14 +15,16 @@ import (
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/memdtest"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/journal"
 	"forgettable.dev/memd/restore"
+	"forgettable.dev/memd/shred/ledger"
 	"forgettable.dev/memd/tenants"
 )
 
-// What an operator decided after the backup holds after its restore: a hold that
-// was set, a key that was revoked, a policy that was changed, a tenant that was
-// made. An erasure that was final is carried out again, although a hold was set
-// after it.
+// What an operator decided after the backup holds after its restore, from the one
+// ledger that is left of two: a hold that was set, a key that was revoked, a policy
+// that was changed, a purge that was cancelled, a tenant that was made. An erasure
+// that was final is carried out again, although a hold was set after it.
 func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -31,6 +33,8 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 	w.tenant = w.Tenant("swift", policy)
 	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))
 	secret := w.Key(w.tenant.No, auth.Agent)
+	staying := w.Tenant("staying", memdtest.Policy())
+	w.Approve(w.srv, staying.No)
 	snapshot := w.snapshot()
 
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
@@ -49,6 +53,10 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 		if _, err = auth.Revoke(t.Context(), tx, time.Now(), w.tenant.No, keys[0].ID); err != nil {
 			return err
 		}
+		sealed := func(time.Time, string) ([]byte, error) { return []byte("sealed"), nil }
+		if _, err = tenants.Move(t.Context(), tx, time.Now(), "staying", tenants.StateActive, uuid.New(), "it stays", sealed); err != nil {
+			return err
+		}
 		delay := 2 * time.Hour
 		_, err = tenants.SetPolicy(t.Context(), tx, time.Now(), "swift", tenants.Change{IngestionDelay: &delay})
 		return err
@@ -61,13 +69,27 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 
 	w.rollback(snapshot)
 	w.closed()
-	report, err := restore.Run(t.Context(), w.config())
+	c := w.config()
+	c.Ledgers = []ledger.Ledger{emptyLedger(t), c.Ledgers[0]} // The first location is lost.
+	report, err := restore.Run(t.Context(), c)
 	if err != nil || report.Erasures != 1 {
 		t.Fatalf("%+v, %v", report, err)
+	}
+	if n, err := journal.Repair(t.Context(), c.Ledgers); err != nil || n == 0 {
+		t.Errorf("mirrored %d, %v", n, err)
+	}
+	if in, err := journal.Verify(t.Context(), c.Ledgers); err != nil || len(in.Problems) > 0 {
+		t.Errorf("%+v, %v", in, err)
 	}
 	w.reopened()
 	w.wants(user("alice"))
 	w.wants(user("bob"), "bob")
+	if n := w.number(`SELECT state FROM memd.tenants WHERE name = 'staying'`); n != int64(tenants.StateActive) {
+		t.Errorf("the tenant whose purge was cancelled is in state %d", n)
+	}
+	if n := w.number(`SELECT count(*) FROM memd.approvals WHERE voided_at IS NULL`); n != 0 {
+		t.Errorf("%d approvals of its purge hold", n)
+	}
 	if n := w.number(`SELECT count(*) FROM memd.memories`); n != 1 {
 		t.Errorf("%d rows are left", n)
 	}

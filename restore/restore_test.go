@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/journal"
 	"forgettable.dev/memd/restore"
 )
 
@@ -92,7 +93,8 @@ func TestInvariant9_NothingMissingOpensByItself(t *testing.T) {
 	}
 }
 
-// A ledger that is older than the database is no reason to delete anything.
+// A ledger that is older than the database, as one that was itself restored, opens
+// nothing and is no reason to delete anything.
 func TestRun_LedgerBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -110,6 +112,10 @@ func TestRun_LedgerBehind(t *testing.T) {
 	_, err := restore.Run(t.Context(), c)
 	if !errors.Is(err, memd.ErrRolledBack) {
 		t.Errorf("restoring from an older ledger: %v", err)
+	}
+	_, err = journal.Open(t.Context(), journal.Config{Pool: c.Pool, Ledgers: c.Ledgers, Logger: c.Logger})
+	if !errors.Is(err, memd.ErrRolledBack) {
+		t.Errorf("opening with an older ledger: %v", err)
 	}
 	if n := w.number(`SELECT count(*) FROM memd.memories`); n != before {
 		t.Errorf("%d rows are left of %d", n, before)
