@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/server":     {".", "gen/...", "internal/pg", "internal/auth", "shred", "provenance", "tombstones", "memory", "sessions", "artifacts", "tenants", "erasure", "purge", "embed", "receipts", "compact", "export"},
 	"internal/server/...": {".", "gen/...", "internal/server", "internal/pg", "internal/auth", "shred", "memory", "sessions", "artifacts", "tenants", "erasure", "embed"},
 	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "journal", "provenance", "tombstones", "memory", "sessions", "artifacts", "tenants", "erasure", "purge", "embed", "canary", "receipts", "compact", "export"},
-	"internal/dev":        {".", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
+	"internal/dev":        {".", "compact", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
 	"internal/demo":       {".", "gen/...", "eraser", "internal/cluster", "backup", "internal/dev", "internal/auth", "shred/...", "tenants"},
 	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "internal/pg", "journal", "backup", "restore", "memory", "sessions", "tenants", "shred/...", "artifacts", "erasure"},
 	"internal/attack":     {},

@@ -29,7 +29,7 @@ const (
 var modeNames = [...]string{"unknown", "vacuum", "rewrite"}
 
 // String returns the mode's name.
-func (m Mode) String() string { return nameOf(modeNames[:], int(m)) }
+func (m Mode) String() string { return nameOf("Mode", modeNames[:], int(m)) }
 
 // Cause is who asked.
 type Cause int16
@@ -46,7 +46,7 @@ const (
 var causeNames = [...]string{"unknown", "schedule", "erasure", "operator"}
 
 // String returns the cause's name.
-func (c Cause) String() string { return nameOf(causeNames[:], int(c)) }
+func (c Cause) String() string { return nameOf("Cause", causeNames[:], int(c)) }
 
 // State is how far a compaction got.
 type State int16
@@ -65,7 +65,7 @@ const (
 var stateNames = [...]string{"unknown", "asked", "running", "done", "failed"}
 
 // String returns the state's name.
-func (s State) String() string { return nameOf(stateNames[:], int(s)) }
+func (s State) String() string { return nameOf("State", stateNames[:], int(s)) }
 
 // TableState is how far one table of a compaction got.
 type TableState int16
@@ -84,11 +84,11 @@ const (
 var tableNames = [...]string{"unknown", "waiting", "running", "done", "gone", "failed"}
 
 // String returns the state's name.
-func (s TableState) String() string { return nameOf(tableNames[:], int(s)) }
+func (s TableState) String() string { return nameOf("TableState", tableNames[:], int(s)) }
 
-func nameOf(names []string, i int) string {
+func nameOf(kind string, names []string, i int) string {
 	if i < 0 || i >= len(names) {
-		i = 0
+		return fmt.Sprintf("%s(%d)", kind, i)
 	}
 	return names[i]
 }

@@ -14,7 +14,7 @@ import (
 // outside are the steps that leave memd's own rows: they ask stores and
 // witnesses, destroy keys, or say that all is done.
 var outside = []Step{
-	StepDraw, StepTargetsBefore, StepTargetsWith, StepTargetsAfter, StepRotate, StepDestroy, StepCheck, StepLift, StepFinish, StepClose,
+	StepDraw, StepTargetsBefore, StepTargetsWith, StepTargetsAfter, StepRotate, StepDestroy, StepCompact, StepCheck, StepLift, StepFinish, StepClose,
 }
 
 // told are those of the steps that are not repeated when a database is rolled

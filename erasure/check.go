@@ -119,9 +119,9 @@ func failedOf(checks []memd.Check) error {
 // before the next look: it may have come past the guard since.
 func (r *Runner) again(ctx context.Context, tx pg.DB, j Job, s Step) error {
 	if s == StepRecheck {
-		return reopenStep(ctx, tx, j, StepSweep)
+		return errors.Join(compactAgain(ctx, tx, j, StepCompacted), reopenStep(ctx, tx, j, StepSweep))
 	}
-	return errors.Join(r.reopen(ctx, tx, j, 1, 0), reopenStep(ctx, tx, j, StepVerify))
+	return errors.Join(r.reopen(ctx, tx, j, 1, 0), compactAgain(ctx, tx, j, StepCompact), reopenStep(ctx, tx, j, StepVerify))
 }
 
 // recount asks the tables after the second sweep. What is left is swept again.

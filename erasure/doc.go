@@ -13,9 +13,13 @@
 //	targets_with, content, delete
 //	verify           the tables are counted: nothing
 //	puncture, rotate the keys go, from every backup
-//	targets_after, check
+//	targets_after
+//	compact          asked for, of tables that are everybody's; it follows when it may
+//	check
 //	lift             done: a provisional receipt, and the fence comes down
-//	sweep, recheck   again after the tenant's ingestion delay
+//	sweep            again, after the tenant's ingestion delay
+//	compacted        the compaction has come to its end, or will not
+//	recheck
 //	final            the final receipt
 //
 // A legal hold pauses before a step, never inside one. The steps are run by jobs

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"forgettable.dev/memd/compact"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/purge"
 )
@@ -26,3 +27,6 @@ func NewQueueLog(to slog.Handler, now func() time.Time) slog.Handler { return ne
 func CallTargets(ctx context.Context, r *Runner, j Job) error {
 	return r.callTargets(ctx, j, roundFirst, purge.AfterMemory)
 }
+
+// CompactionReason is the receipts' word for a failure of a compaction.
+func CompactionReason(f compact.Failure) string { return reasonOf(f) }

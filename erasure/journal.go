@@ -32,6 +32,8 @@ type notes struct {
 	Strangers []tenants.Stranger `json:"strangers,omitempty"`
 	// Exports were reached.
 	Exports *export.Forgotten `json:"exports,omitempty"`
+	// Compaction is the one that was asked for, and then how it went.
+	Compaction *compacted `json:"compaction,omitempty"`
 	// Control is what the verifier's probes found before.
 	Control map[string]int64 `json:"control,omitempty"`
 }

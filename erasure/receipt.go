@@ -84,10 +84,9 @@ func (r *Runner) evidence(ctx context.Context, db pg.DB, j Job, stage receipts.S
 		Times: receipts.Times{
 			Accepted: j.AcceptedAt, Erased: timeOf(steps[StepVerify].Finished), Fenced: timeOf(steps[j.Kind.first()].Finished),
 		},
-		Sweep:  receipts.Sweep{State: receipts.SweepPlanned, PlannedAt: now.Add(t.Policy.IngestionDelay)},
-		NotRun: []receipts.NotRun{{What: string(receipts.OmittedCompaction), Reason: "not_requested"}},
+		Sweep: receipts.Sweep{State: receipts.SweepPlanned, PlannedAt: now.Add(t.Policy.IngestionDelay)},
 		Residuals: []receipts.Residual{
-			{Kind: receipts.ResidualPages, Provider: receipts.ProviderMemd, RetentionDays: -1},
+			{Kind: receipts.ResidualWAL, Provider: receipts.ProviderMemd, RetentionDays: -1},
 			{Kind: receipts.ResidualBackups, Provider: receipts.ProviderOther, RetentionDays: -1},
 		},
 	}
@@ -116,6 +115,7 @@ func (r *Runner) evidence(ctx context.Context, db pg.DB, j Job, stage receipts.S
 		}
 	}
 	keysOf(&rec, steps, now)
+	compactionOf(&rec, steps)
 	if rec.Fallen, err = countFallen(ctx, db, j); err != nil {
 		return rec, false, err
 	}

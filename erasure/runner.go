@@ -39,6 +39,8 @@ type Parts struct {
 	Targets  Targets
 	Exports  Exports
 	Receipts Receipts
+	// Compacts says that workers compact: final receipts wait for it.
+	Compacts bool
 	// Keys returns a tenant's keys of now: for what the job remembers sealed.
 	// Without it nothing is drawn, and targets are told refs alone.
 	Keys func(ctx context.Context, tenant memd.TenantNo) (*shred.Keys, error)
@@ -213,6 +215,10 @@ func (r *Runner) do(ctx context.Context, j Job, s Step, n notes) error {
 		err = r.sweep(ctx, j, &n)
 	case StepFinal:
 		err = r.final(ctx, j)
+	case StepCompact:
+		err = r.askCompaction(ctx, j, &n)
+	case StepCompacted:
+		err = r.awaitCompaction(ctx, j, &n)
 	case StepPurge:
 		err = r.purge(ctx, j, &n)
 	case StepUsers:

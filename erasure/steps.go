@@ -34,13 +34,15 @@ const (
 	StepDestroy       Step = 22
 	StepClose         Step = 23
 	StepExports       Step = 24
+	StepCompact       Step = 25
+	StepCompacted     Step = 26
 )
 
 var stepNames = [...]string{
 	"unknown", "fence", "bury", "delete", "verify", "puncture", "rotate", "lift", "finish",
 	"draw", "targets_before", "artifacts", "targets_with", "content", "targets_after", "check",
 	"sweep", "recheck", "final", "purge", "users", "rest", "destroy", "close",
-	"exports",
+	"exports", "compact", "compacted",
 }
 
 // String returns the step's name.
@@ -61,43 +63,43 @@ var plans = map[Kind]plan{
 	KindUser: {
 		done: []Step{
 			StepDraw, StepFence, StepBury, StepExports, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepDelete,
-			StepVerify, StepPuncture, StepRotate, StepTargetsAfter, StepCheck, StepLift,
+			StepVerify, StepPuncture, StepRotate, StepTargetsAfter, StepCompact, StepCheck, StepLift,
 		},
-		final: []Step{StepSweep, StepRecheck, StepFinal},
+		final: []Step{StepSweep, StepCompacted, StepRecheck, StepFinal},
 	},
 	KindSession: {
 		done: []Step{
 			StepDraw, StepBury, StepExports, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepDelete,
-			StepVerify, StepPuncture, StepRotate, StepTargetsAfter, StepCheck, StepFinish,
+			StepVerify, StepPuncture, StepRotate, StepTargetsAfter, StepCompact, StepCheck, StepFinish,
 		},
-		final: []Step{StepSweep, StepRecheck, StepFinal},
+		final: []Step{StepSweep, StepCompacted, StepRecheck, StepFinal},
 	},
 	// The rotation follows on the tenant's schedule, and with it what can be checked
 	// of keys.
 	KindContent: {
 		done: []Step{
 			StepDraw, StepBury, StepExports, StepTargetsBefore, StepArtifacts, StepTargetsWith, StepContent, StepVerify, StepPuncture,
-			StepTargetsAfter, StepCheck, StepFinish,
+			StepTargetsAfter, StepCompact, StepCheck, StepFinish,
 		},
-		final: []Step{StepSweep, StepRotate, StepRecheck, StepFinal},
+		final: []Step{StepSweep, StepRotate, StepCompacted, StepRecheck, StepFinal},
 	},
 	// The key goes first, because it is what reaches the backups; rows and partition
 	// are housekeeping. Nobody's words of the month can be told from anybody else's,
 	// so nobody is fenced, and no store outside memd is called.
 	KindMonth: {
 		done: []Step{
-			StepDraw, StepBury, StepExports, StepPuncture, StepRotate, StepArtifacts, StepContent, StepDelete, StepVerify, StepCheck, StepFinish,
+			StepDraw, StepBury, StepExports, StepPuncture, StepRotate, StepArtifacts, StepContent, StepDelete, StepVerify, StepCompact, StepCheck, StepFinish,
 		},
-		final: []Step{StepSweep, StepRecheck, StepFinal},
+		final: []Step{StepSweep, StepCompacted, StepRecheck, StepFinal},
 	},
 	// Stores outside memd are all called before the last key goes: what memd shows
 	// them is sealed under it.
 	KindTenant: {
 		done: []Step{
 			StepDraw, StepPurge, StepExports, StepTargetsBefore, StepTargetsWith, StepUsers, StepRest, StepVerify, StepTargetsAfter,
-			StepDestroy, StepCheck, StepClose,
+			StepDestroy, StepCompact, StepCheck, StepClose,
 		},
-		final: []Step{StepSweep, StepRecheck, StepFinal},
+		final: []Step{StepSweep, StepCompacted, StepRecheck, StepFinal},
 	},
 }
 

@@ -55,6 +55,10 @@ type Receipt struct {
 	// Commitment says whom the receipt is about to whoever has the salt; see
 	// Commit. Required.
 	Commitment Digest `json:"commitment"`
+	// Compaction is how the bytes of what was deleted left the tables' files. Left
+	// out when they did not, or not yet, which NotRun says; they are sealed under a
+	// key that is gone.
+	Compaction *Compaction `json:"compaction,omitempty"`
 	// Expired says which month expired; of Month, and of no other kind.
 	Expired *Expired `json:"expired,omitempty"`
 	// Fallen is how many derived rows of others fell because the words were in
@@ -118,6 +122,24 @@ type Check struct {
 	// that it did not.
 	Scanned   int64 `json:"scanned"`
 	Unscanned int64 `json:"unscanned"`
+}
+
+// Compaction is that of the tables, which all tenants share.
+type Compaction struct {
+	// BlockedMicros is the longest time for which a table was locked.
+	BlockedMicros int64     `json:"blocked_us"`
+	BytesAfter    int64     `json:"bytes_after"`
+	BytesBefore   int64     `json:"bytes_before"`
+	Finished      time.Time `json:"finished"`
+	// Mode says whether the files were cleaned or made anew.
+	Mode CompactionMode `json:"mode"`
+	// ResidueAfter and ResidueBefore are how many sealed values of deleted rows were
+	// in raw pages; left out when nobody looked.
+	ResidueAfter  *int64    `json:"residue_after,omitempty"`
+	ResidueBefore *int64    `json:"residue_before,omitempty"`
+	Started       time.Time `json:"started"`
+	// Tables is how many were compacted.
+	Tables int64 `json:"tables"`
 }
 
 // Hold is one legal hold. Why, and who, is in the erasure's own record.

@@ -47,6 +47,12 @@ func canonical(r Receipt) Receipt {
 	for i := range r.Approvals {
 		instant(&r.Approvals[i].At)
 	}
+	if r.Compaction != nil {
+		c := *r.Compaction
+		instant(&c.Started, &c.Finished)
+		c.ResidueAfter, c.ResidueBefore = copied(c.ResidueAfter), copied(c.ResidueBefore)
+		r.Compaction = &c
+	}
 	r.Checks = sorted(r.Checks, func(a, b Check) int { return cmp.Compare(a.Name, b.Name) })
 	r.Holds = sorted(r.Holds, func(a, b Hold) int { return cmp.Compare(a.ID.String(), b.ID.String()) })
 	for i := range r.Holds {
@@ -294,6 +300,7 @@ func (v *validator) rest(r Receipt) {
 		v.time(fmt.Sprintf("approvals[%d].at", i), a.At, true)
 		v.id(fmt.Sprintf("approvals[%d].principal", i), a.Principal)
 	}
+	v.compaction(r.Compaction)
 	v.few("holds", len(r.Holds))
 	for i, h := range r.Holds {
 		v.id(fmt.Sprintf("holds[%d].id", i), h.ID)
@@ -323,6 +330,24 @@ func (v *validator) rest(r Receipt) {
 			word(v, fmt.Sprintf("not_run[%d].what", i), CheckName(n.What), checkNames)
 		}
 		word(v, fmt.Sprintf("not_run[%d].reason", i), n.Reason, reasons)
+	}
+}
+
+func (v *validator) compaction(c *Compaction) {
+	if c == nil {
+		return
+	}
+	word(v, "compaction.mode", c.Mode, compactionModes)
+	v.time("compaction.started", c.Started, true)
+	v.time("compaction.finished", c.Finished, true)
+	numbers := map[string]*int64{
+		"blocked_us": &c.BlockedMicros, "bytes_after": &c.BytesAfter, "bytes_before": &c.BytesBefore, "tables": &c.Tables,
+		"residue_after": c.ResidueAfter, "residue_before": c.ResidueBefore,
+	}
+	for name, n := range numbers {
+		if n != nil {
+			v.number("compaction."+name, *n, 0)
+		}
 	}
 }
 

@@ -113,6 +113,19 @@ const (
 
 var keyStates = []KeyState{DestroyScheduled, Destroyed}
 
+// CompactionMode is how tables were compacted.
+type CompactionMode string
+
+// The modes.
+const (
+	// Vacuumed: the space of deleted rows was freed, and is written over in time.
+	Vacuumed CompactionMode = "vacuum"
+	// Rewritten: files with sealed values were made anew, without them.
+	Rewritten CompactionMode = "rewrite"
+)
+
+var compactionModes = []CompactionMode{Vacuumed, Rewritten}
+
 // ResidualKind is a kind of thing that stays.
 type ResidualKind string
 
@@ -128,6 +141,9 @@ const (
 	ResidualPages ResidualKind = "sealed_pages"
 	// ResidualBackups: sealed bytes in backups, whose key is gone.
 	ResidualBackups ResidualKind = "sealed_backups"
+	// ResidualWAL: sealed bytes in the write-ahead log, whose key is gone, until the
+	// server has written it over and whatever archives it has let it go.
+	ResidualWAL ResidualKind = "sealed_wal"
 	// ResidualIndexKey: whoever has an old backup and the tenant's index key can
 	// test whether somebody was a user.
 	ResidualIndexKey ResidualKind = "index_key"
@@ -136,7 +152,7 @@ const (
 )
 
 var residualKinds = []ResidualKind{
-	ResidualEmbedder, ResidualModel, ResidualExport, ResidualPages, ResidualBackups, ResidualIndexKey, ResidualLogs,
+	ResidualEmbedder, ResidualModel, ResidualExport, ResidualPages, ResidualBackups, ResidualIndexKey, ResidualLogs, ResidualWAL,
 }
 
 // Provider is who keeps a residual. A provider that is not memd's own is named
@@ -194,7 +210,7 @@ const (
 	// OmittedRotation: no key was destroyed. Required where a receipt has no Key
 	// or no Tree.
 	OmittedRotation Omission = "key_rotation"
-	// OmittedCompaction: tables were not rewritten.
+	// OmittedCompaction: tables were not compacted.
 	OmittedCompaction Omission = "compaction"
 	OmittedPurge      Omission = "purge_target"
 	OmittedSweep      Omission = "sweep"
@@ -221,6 +237,8 @@ var reasons = []Reason{
 	// Found.
 	"found", "rows_left", "hits_left", "hits_elsewhere", "shared_hits", "residue_left", "key_usable", "derives", "neighbour_harmed",
 	"not_dropped", "log_hit", "control_missed", "late_rows", "not_fenced",
+	// Of a compaction: it follows, or why it did not.
+	"pending", "notice", "locked", "held_back", "no_headroom", "headroom_unknown", "disk_full", "not_rewritten", "refused",
 }
 
 // KnownStore reports whether a receipt may hold the word, for tests of who fills one.

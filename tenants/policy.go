@@ -63,6 +63,18 @@ const (
 	LiftAfterSweep
 )
 
+// CompactionMode says how the bytes of deleted rows leave the tables' files.
+type CompactionMode uint8
+
+const (
+	CompactionUnknown CompactionMode = iota
+	// CompactionVacuum frees their space and blocks nobody; some of the sealed bytes
+	// stay until they are written over.
+	CompactionVacuum
+	// CompactionRewrite makes the files anew, and locks the tables meanwhile.
+	CompactionRewrite
+)
+
 // Policy is what a tenant decides about its memory.
 type Policy struct {
 	// Dimension is the number of components of every vector.
@@ -78,6 +90,8 @@ type Policy struct {
 	IngestionDelay time.Duration
 	// LiftFence is when an erased user may return.
 	LiftFence LiftMode
+	// Compaction is what the erasures of the tenant ask for.
+	Compaction CompactionMode
 	// Sessions and Memories say for how long what sessions hold is kept, and what
 	// memory holds.
 	Sessions, Memories Retention
@@ -121,6 +135,7 @@ func DefaultPolicy() Policy {
 		Index:          IndexAuto,
 		IngestionDelay: time.Hour,
 		LiftFence:      LiftAfterErasure,
+		Compaction:     CompactionVacuum,
 	}
 }
 
@@ -133,6 +148,7 @@ type Change struct {
 	Index          *IndexMode
 	IngestionDelay *time.Duration
 	LiftFence      *LiftMode
+	Compaction     *CompactionMode
 	// Of Sessions and Memories.
 	SessionMonths, MemoryMonths       *int
 	SessionNotBefore, MemoryNotBefore *time.Time
@@ -147,6 +163,7 @@ func (c Change) Apply(p Policy) Policy {
 	set(&p.Index, c.Index)
 	set(&p.IngestionDelay, c.IngestionDelay)
 	set(&p.LiftFence, c.LiftFence)
+	set(&p.Compaction, c.Compaction)
 	set(&p.Sessions.Months, c.SessionMonths)
 	set(&p.Memories.Months, c.MemoryMonths)
 	set(&p.Sessions.NotBefore, c.SessionNotBefore)
@@ -187,6 +204,8 @@ func (p Policy) Validate() error {
 		return invalid("policy.ingestion_delay", "must be from 0 to 30 days")
 	case p.LiftFence != LiftAfterErasure && p.LiftFence != LiftAfterSweep:
 		return invalid("policy.lift_fence", "must be after_erasure or after_sweep")
+	case p.Compaction != CompactionVacuum && p.Compaction != CompactionRewrite:
+		return invalid("policy.compaction", "must be vacuum or rewrite")
 	}
 	for field, r := range map[string]Retention{"policy.session_retention": p.Sessions, "policy.memory_retention": p.Memories} {
 		switch {
@@ -249,6 +268,16 @@ func ParseLiftMode(s string) (LiftMode, error) {
 	return parse[LiftMode](liftNames[:], s, "policy.lift_fence")
 }
 
+var compactionNames = [...]string{"unknown", "vacuum", "rewrite"}
+
+// String returns the mode's name in lower case.
+func (m CompactionMode) String() string { return name(compactionNames[:], int(m), "CompactionMode") }
+
+// ParseCompactionMode is the inverse of String.
+func ParseCompactionMode(s string) (CompactionMode, error) {
+	return parse[CompactionMode](compactionNames[:], s, "policy.compaction")
+}
+
 func name(names []string, i int, kind string) string {
 	if i < len(names) {
 		return names[i]
@@ -276,6 +305,7 @@ type stored struct {
 	Index            string    `json:"index"`
 	IngestionDelay   string    `json:"ingestion_delay"`
 	LiftFence        string    `json:"lift_fence"`
+	Compaction       string    `json:"compaction"`
 	SessionMonths    int       `json:"session_months"`
 	SessionNotBefore time.Time `json:"session_not_before"`
 	MemoryMonths     int       `json:"memory_months"`
@@ -285,6 +315,7 @@ type stored struct {
 func (p Policy) stored() stored {
 	return stored{
 		p.Dimension, p.Embedder, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(), p.LiftFence.String(),
+		p.Compaction.String(),
 		p.Sessions.Months, p.Sessions.NotBefore, p.Memories.Months, p.Memories.NotBefore,
 	}
 }
@@ -303,13 +334,14 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 	destroy, err3 := time.ParseDuration(s.DestroyDelay)
 	ingestion, err4 := time.ParseDuration(s.IngestionDelay)
 	lift, err5 := ParseLiftMode(s.LiftFence)
-	for _, err := range []error{err1, err2, err3, err4, err5} {
+	compaction, err6 := ParseCompactionMode(s.Compaction)
+	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
 		if err != nil {
 			return fmt.Errorf("%w: decoding a policy: %v", memd.ErrCorrupt, err)
 		}
 	}
 	*p = Policy{
-		s.Dimension, s.Embedder, format, destroy, index, ingestion, lift,
+		s.Dimension, s.Embedder, format, destroy, index, ingestion, lift, compaction,
 		Retention{s.SessionMonths, s.SessionNotBefore.UTC()}, Retention{s.MemoryMonths, s.MemoryNotBefore.UTC()},
 	}
 	return nil

@@ -34,6 +34,7 @@ type clients struct {
 	Admin     memdv1connect.AdminServiceClient
 	Targets   memdv1connect.TargetServiceClient
 	Exports   memdv1connect.ExportServiceClient
+	Compact   memdv1connect.CompactServiceClient
 }
 
 // maxAnswerBytes bounds one answer of the server. The library's default of 4 MiB
@@ -74,6 +75,7 @@ func (f *serverFlags) connect() (*clients, error) {
 		Admin:     memdv1connect.NewAdminServiceClient(client),
 		Targets:   memdv1connect.NewTargetServiceClient(client),
 		Exports:   memdv1connect.NewExportServiceClient(client),
+		Compact:   memdv1connect.NewCompactServiceClient(client),
 	}, nil
 }
 

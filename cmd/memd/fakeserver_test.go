@@ -38,6 +38,7 @@ type fakeServer struct {
 	memdv1connect.UnimplementedErasureServiceHandler
 	memdv1connect.UnimplementedAdminServiceHandler
 	fakeTargets
+	fakeCompaction
 
 	mu       sync.Mutex
 	rows     []*memdv1.Memory
@@ -74,6 +75,7 @@ func newFakeServer() (*fakeServer, *httptest.Server) {
 	memdv1connect.RegisterErasureServiceHandler(server, f)
 	memdv1connect.RegisterAdminServiceHandler(server, f)
 	memdv1connect.RegisterTargetServiceHandler(server, f)
+	memdv1connect.RegisterCompactServiceHandler(server, f)
 	memdv1connect.RegisterArtifactServiceHandler(server, &fakeArtifacts{kept: map[string][]kept{}})
 	memdv1connect.RegisterSessionServiceHandler(server, &fakeSessions{kept: map[string]*memdv1.SessionRecord{}})
 	mux := http.NewServeMux()

@@ -53,6 +53,7 @@ type cli struct {
 	Canary  canaryCmd  `cmd:"" group:"erasure" help:"Prove against a running service that forgetting works, with a user made for it."`
 	Receipt receiptCmd `cmd:"" group:"erasure" help:"Verify receipts of erasures, and export them with their public keys."`
 
+	Compact   compactCmd   `cmd:"" group:"admin" help:"Take the bytes of deleted rows out of the database's files: plan, run, watch, pause."`
 	Tenant    tenantCmd    `cmd:"" group:"admin" help:"Create and show tenants, and set their policies."`
 	Retention retentionCmd `cmd:"" group:"admin" help:"See and run what tenants' policies let expire, month by month."`
 

@@ -24,6 +24,7 @@ type policyFlags struct {
 	SessionSince   *time.Time     `name:"session-not-before" placeholder:"TIME" help:"The floor: nothing of conversations expires before that time (RFC 3339). One that has passed takes it away."`
 	MemoryMonths   *int32         `placeholder:"N" help:"The same for memories, by their source time."`
 	MemorySince    *time.Time     `name:"memory-not-before" placeholder:"TIME" help:"The same floor for memories."`
+	Compaction     string         `enum:",vacuum,rewrite" default:"" placeholder:"MODE" help:"What the tenant's erasures ask for where the installation compacts: vacuum, or rewrite, which locks tables of all tenants in the window and needs a key of the installation."`
 	LiftFence      string         `enum:",after-erasure,after-sweep" default:"" placeholder:"WHEN" help:"When a user who was erased may return: after-erasure, or after-sweep (when it was verified a second time, the ingestion delay later)."`
 }
 
@@ -47,6 +48,12 @@ func (f *policyFlags) policy() *memdv1.Policy {
 		p.LiftFence = memdv1.LiftFence_LIFT_FENCE_AFTER_ERASURE
 	case "after-sweep":
 		p.LiftFence = memdv1.LiftFence_LIFT_FENCE_AFTER_SWEEP
+	}
+	switch f.Compaction {
+	case "vacuum":
+		p.Compaction = memdv1.CompactionMode_COMPACTION_MODE_VACUUM
+	case "rewrite":
+		p.Compaction = memdv1.CompactionMode_COMPACTION_MODE_REWRITE
 	}
 	if f.DestroyDelay != nil {
 		p.DestroyDelay = durationpb.New(*f.DestroyDelay)

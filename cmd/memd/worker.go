@@ -17,6 +17,7 @@ type workerCmd struct {
 	processFlags
 	witnessFlags
 	ledgerFlags
+	compactionFlags
 	Purges              int    `default:"1" help:"Purges of whole tenants that run at once, 1 to 16. Each deletes as fast as the database bears; erasures of users do not wait behind them."`
 	ShredderKMS         string `name:"shredder-kms" env:"MEMD_SHREDDER_KMS" help:"Key service of the shredder. Default: that of --kms."`
 	ShredderToken       string `name:"shredder-kms-token" env:"MEMD_SHREDDER_KMS_TOKEN" help:"The shredder's token at the KMS emulator."`
@@ -42,7 +43,7 @@ func (c *workerCmd) Run(ctx context.Context, con *console) (err error) {
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
 	common.Ledgers = c.Ledger
 	w, err := node.OpenWorker(ctx, node.WorkerConfig{
-		Common: common, Witness: witness, Purges: c.Purges,
+		Common: common, Witness: witness, Purges: c.Purges, Compaction: c.compaction(),
 		Shredder: node.KMS{
 			URL: c.ShredderKMS, Token: c.ShredderToken, CredentialsFile: c.ShredderCredentials, Impersonate: c.ShredderImpersonate,
 		},

@@ -58,6 +58,9 @@ type Cluster struct {
 	closed error
 }
 
+// Data is the folder that the data lies in.
+func (c *Cluster) Data() string { return c.place.data }
+
 // Start makes the cluster when there is none and starts it. It returns when
 // the server answers. What an earlier process left, running or not, is
 // stopped and recovered first. It fails when another live process has the

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/compact"
 	"forgettable.dev/memd/embed"
 	"forgettable.dev/memd/internal/cluster"
 	"forgettable.dev/memd/internal/node"
@@ -173,7 +174,25 @@ func (d *Dev) startCluster(ctx context.Context, c Config) (err error) {
 	if err := pg.Migrate(ctx, d.Cluster.URL(Database, "")); err != nil {
 		return err
 	}
+	if err := d.allowMaintenance(ctx); err != nil {
+		return err
+	}
 	return d.preparePages(ctx)
+}
+
+// A database's owner may vacuum its tables, and may not read them.
+const sqlAllowMaintenance = `ALTER DATABASE ` + Database + ` OWNER TO ` + compact.Role
+
+func (d *Dev) allowMaintenance(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, d.Cluster.URL(Database, ""))
+	if err != nil {
+		return fmt.Errorf("preparing compaction: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, sqlAllowMaintenance); err != nil {
+		return fmt.Errorf("preparing compaction: %w", err)
+	}
+	return nil
 }
 
 // sqlPageInspect lets the verifier read pages from the server's buffers.
@@ -202,6 +221,9 @@ func (d *Dev) open(ctx context.Context, c Config) error {
 	d.Worker, err = node.OpenWorker(ctx, node.WorkerConfig{
 		Common: d.common(node.WorkerRole, kmsemu.Worker, metrics), Shredder: d.Identity(kmsemu.Shredder),
 		Witness: node.Witness{PagesURL: d.Cluster.URL(Database, "")},
+		Compaction: node.Compaction{
+			URL: d.Cluster.URL(Database, compact.Role), Disk: compact.Disk{DataDir: d.Cluster.Data()},
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("opening the worker: %w", err)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/compact"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/node"
@@ -47,7 +48,9 @@ type Stack struct {
 	clock   memd.Clock
 	witness node.Witness
 	pages   bool
-	stop    func()
+	// compacts has the worker compact.
+	compacts bool
+	stop     func()
 }
 
 // Option changes how a Stack is started.
@@ -61,6 +64,9 @@ func WithClock(c memd.Clock) Option { return func(s *Stack) { s.clock = c } }
 func WithWitness(logFiles ...string) Option {
 	return func(s *Stack) { s.pages, s.witness.LogFiles = true, logFiles }
 }
+
+// WithCompaction has the worker compact, as memd_maintain.
+func WithCompaction() Option { return func(s *Stack) { s.compacts = true } }
 
 // WithDatabase uses a database that is there.
 func WithDatabase(db *pgtest.DB) Option { return func(s *Stack) { s.DB = db } }
@@ -91,7 +97,7 @@ func (s *Stack) StartWorker() {
 	s.t.Helper()
 	w, err := node.OpenWorker(s.t.Context(), node.WorkerConfig{
 		Common: s.common(node.WorkerRole, kmsemu.Worker), Shredder: s.identity(kmsemu.Shredder),
-		Witness: s.witness,
+		Witness: s.witness, Compaction: s.compaction(),
 	})
 	if err != nil {
 		s.t.Fatalf("opening the worker: %v", err)
@@ -111,6 +117,22 @@ func (s *Stack) StartWorker() {
 		}
 	})
 	s.t.Cleanup(s.stop)
+}
+
+// compaction is a connection as memd_maintain, which may vacuum as the database's
+// owner, and room enough.
+func (s *Stack) compaction() node.Compaction {
+	if !s.compacts {
+		return node.Compaction{}
+	}
+	err := s.DB.Pool("").With(s.t.Context(), func(db pg.DB) error {
+		_, err := db.Exec(s.t.Context(), `ALTER DATABASE "`+s.DB.Name+`" OWNER TO `+compact.Role)
+		return err
+	})
+	if err != nil {
+		s.t.Fatalf("preparing compaction: %v", err)
+	}
+	return node.Compaction{URL: s.DB.URL(compact.Role), Disk: compact.Disk{DataDir: "/"}}
 }
 
 // StopWorker ends the worker in good order; accepted work stays undone.

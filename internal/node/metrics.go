@@ -26,6 +26,9 @@ type Metrics struct {
 	rotations prometheus.Counter
 	purges    *prometheus.HistogramVec
 	exports   *prometheus.CounterVec
+
+	compactions        *prometheus.HistogramVec
+	blocked, compacted *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics.
@@ -63,7 +66,17 @@ func NewMetrics(r *prometheus.Registry) (*Metrics, error) {
 	m.exports = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "memd_export_written_total", Help: "What was written into archives of exports: parts, their bytes, and subjects in them. Parts that were made anew count again.",
 	}, []string{"what"})
-	for _, c := range []prometheus.Collector{m.exports, m.purges, m.kms, m.rows, m.epochs, m.erasures, m.failures, m.open, m.rotations} {
+	m.compactions = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "memd_compaction_seconds", Help: "Compactions that ended, by mode and by the failure of the first table that failed, empty if none did.",
+		Buckets: prometheus.ExponentialBuckets(0.1, 4, 10),
+	}, []string{"mode", "failure"})
+	m.blocked = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "memd_compaction_blocked_seconds", Help: "The longest time for which the newest compaction of a mode locked a table.",
+	}, []string{"mode"})
+	m.compacted = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "memd_compaction_progress", Help: "What share of the bytes the newest compaction of a mode has been through, from 0 to 1.",
+	}, []string{"mode"})
+	for _, c := range []prometheus.Collector{m.exports, m.compactions, m.blocked, m.compacted, m.purges, m.kms, m.rows, m.epochs, m.erasures, m.failures, m.open, m.rotations} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

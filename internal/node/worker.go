@@ -3,12 +3,14 @@ package node
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/artifacts"
+	"forgettable.dev/memd/compact"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/export"
 	"forgettable.dev/memd/internal/pg"
@@ -26,8 +28,9 @@ type WorkerConfig struct {
 	Common
 	// Shredder is the KMS identity that destroys. Its URL is that of KMS if
 	// empty. Required otherwise.
-	Shredder KMS
-	Witness  Witness
+	Shredder   KMS
+	Witness    Witness
+	Compaction Compaction
 	// Purges is how many purges of whole tenants run at once; zero is
 	// erasure.DefaultPurges.
 	Purges int
@@ -45,6 +48,7 @@ type Worker struct {
 	keyring  *shred.Keyring
 	sweeper  *artifacts.Sweeper
 	exports  *export.Worker
+	compact  *compact.Runner // nil where nothing is compacted
 	closers  []func(context.Context) error
 }
 
@@ -109,10 +113,14 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 		return nil, err
 	}
 	w.sweeper = &artifacts.Sweeper{Pool: w.Pool, Clock: c.Clock, Logger: c.Logger}
+	if err := w.openCompaction(ctx, c); err != nil {
+		return nil, err
+	}
 	parts, err := w.parts(ctx, c, worker, installation)
 	if err != nil {
 		return nil, err
 	}
+	parts.Compacts = w.compact != nil
 	w.work, err = erasure.NewWorker(erasure.WorkerConfig{
 		Pool: w.Pool, Rotator: w.Rotator, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.worker(), Purges: c.Purges, Parts: parts,
 		Provision: func(ctx context.Context, t tenants.Tenant) error {
@@ -131,17 +139,17 @@ func (w *Worker) later(f func(context.Context) error) { w.closers = append(w.clo
 // journal.ErrRestored when the database was restored meanwhile.
 func (w *Worker) Run(ctx context.Context) error {
 	sweeping, stop := context.WithCancel(ctx)
-	swept := make(chan struct{})
-	go func() {
-		defer close(swept)
-		w.sweeper.Run(sweeping)
-	}()
+	var background sync.WaitGroup
+	background.Go(func() { w.sweeper.Run(sweeping) })
+	if w.compact != nil {
+		background.Go(func() { w.compact.Run(sweeping) })
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return ignoreEnd(w.journal.Run(ctx)) })
 	g.Go(func() error { return w.runAll(ctx) })
 	err := g.Wait()
 	stop()
-	<-swept
+	background.Wait()
 	return err
 }
 

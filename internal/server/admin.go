@@ -104,6 +104,10 @@ func (h *adminHandler) SetPolicy(ctx context.Context, req *memdv1.SetPolicyReque
 	if !sees(ctx, req.GetTenant()) {
 		return nil, memd.ErrNotFound
 	}
+	// A rewrite locks the tables of everybody.
+	if req.GetPolicy().GetCompaction() == memdv1.CompactionMode_COMPACTION_MODE_REWRITE && principalOf(ctx).Tenant != auth.Installation {
+		return nil, memd.ErrPermissionDenied
+	}
 	var t tenants.Tenant
 	err := h.pool.InTx(ctx, func(tx pgx.Tx) (err error) {
 		t, err = tenants.SetPolicy(ctx, tx, h.clock.Now(), req.GetTenant(), policyChange(req.GetPolicy()))

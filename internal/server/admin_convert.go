@@ -28,6 +28,7 @@ func tenantToProto(t tenants.Tenant) *memdv1.Tenant {
 			Index:          memdv1.IndexMode(t.Policy.Index),
 			IngestionDelay: durationpb.New(t.Policy.IngestionDelay),
 			LiftFence:      memdv1.LiftFence(t.Policy.LiftFence),
+			Compaction:     memdv1.CompactionMode(t.Policy.Compaction),
 
 			SessionRetention: retentionToProto(t.Policy.Sessions),
 			MemoryRetention:  retentionToProto(t.Policy.Memories),
@@ -61,6 +62,9 @@ func policyChange(p *memdv1.Policy) tenants.Change {
 	}
 	if p.GetLiftFence() != memdv1.LiftFence_LIFT_FENCE_UNSPECIFIED {
 		c.LiftFence = new(tenants.LiftMode(p.GetLiftFence()))
+	}
+	if p.GetCompaction() != memdv1.CompactionMode_COMPACTION_MODE_UNSPECIFIED {
+		c.Compaction = new(tenants.CompactionMode(p.GetCompaction()))
 	}
 	c.SessionMonths, c.SessionNotBefore = retentionFromProto(p.GetSessionRetention())
 	c.MemoryMonths, c.MemoryNotBefore = retentionFromProto(p.GetMemoryRetention())

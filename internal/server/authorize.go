@@ -131,6 +131,13 @@ var rules = map[string]rule{
 	memdv1connect.ExportServiceCreateExportLinkProcedure: administering,
 	memdv1connect.ExportServiceRevokeExportLinkProcedure: administering,
 
+	memdv1connect.CompactServicePlanCompactionProcedure:        looking,
+	memdv1connect.CompactServiceGetCompactionsProcedure:        looking,
+	memdv1connect.CompactServiceRunCompactionProcedure:         administering,
+	memdv1connect.CompactServicePauseCompactionProcedure:       administering,
+	memdv1connect.CompactServiceResumeCompactionProcedure:      administering,
+	memdv1connect.CompactServiceSetCompactionScheduleProcedure: administering,
+
 	memdv1connect.TargetServiceListTargetsProcedure:  looking,
 	memdv1connect.TargetServiceCreateTargetProcedure: administering,
 	memdv1connect.TargetServiceDeleteTargetProcedure: administering,

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"forgettable.dev/memd/compact"
 	"forgettable.dev/memd/erasure"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/internal/auth"
@@ -23,12 +24,16 @@ func TestEnums_HaveTheSameNumbersEverywhere(t *testing.T) {
 		enum protoreflect.EnumDescriptor
 		name func(n int32) fmt.Stringer
 	}{
-		"KIND_":          {memdv1.Kind(0).Descriptor(), func(n int32) fmt.Stringer { return memory.Kind(n) }},
-		"TENANT_STATE_":  {memdv1.TenantState(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.State(n) }},
-		"VECTOR_FORMAT_": {memdv1.VectorFormat(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.VectorFormat(n) }},
-		"INDEX_MODE_":    {memdv1.IndexMode(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.IndexMode(n) }},
-		"LIFT_FENCE_":    {memdv1.LiftFence(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.LiftMode(n) }},
-		"ERASURE_STATE_": {memdv1.ErasureState(0).Descriptor(), func(n int32) fmt.Stringer { return erasure.State(n) }},
+		"KIND_":                   {memdv1.Kind(0).Descriptor(), func(n int32) fmt.Stringer { return memory.Kind(n) }},
+		"TENANT_STATE_":           {memdv1.TenantState(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.State(n) }},
+		"VECTOR_FORMAT_":          {memdv1.VectorFormat(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.VectorFormat(n) }},
+		"INDEX_MODE_":             {memdv1.IndexMode(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.IndexMode(n) }},
+		"LIFT_FENCE_":             {memdv1.LiftFence(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.LiftMode(n) }},
+		"COMPACTION_MODE_":        {memdv1.CompactionMode(0).Descriptor(), func(n int32) fmt.Stringer { return tenants.CompactionMode(n) }},
+		"COMPACTION_CAUSE_":       {memdv1.CompactionCause(0).Descriptor(), func(n int32) fmt.Stringer { return compact.Cause(n) }},
+		"COMPACTION_STATE_":       {memdv1.CompactionState(0).Descriptor(), func(n int32) fmt.Stringer { return compact.State(n) }},
+		"TABLE_COMPACTION_STATE_": {memdv1.TableCompactionState(0).Descriptor(), func(n int32) fmt.Stringer { return compact.TableState(n) }},
+		"ERASURE_STATE_":          {memdv1.ErasureState(0).Descriptor(), func(n int32) fmt.Stringer { return erasure.State(n) }},
 	} {
 		for i := range c.enum.Values().Len() {
 			v := c.enum.Values().Get(i)
@@ -43,6 +48,9 @@ func TestEnums_HaveTheSameNumbersEverywhere(t *testing.T) {
 		if domain := c.name(int32(c.enum.Values().Len())).String(); !strings.Contains(domain, "(") {
 			t.Errorf("%s lacks the domain's %q", c.enum.Name(), domain)
 		}
+	}
+	if compact.Vacuum != compact.Mode(tenants.CompactionVacuum) || compact.Rewrite != compact.Mode(tenants.CompactionRewrite) {
+		t.Error("modes of tenants and compact differ")
 	}
 	if memory.FormatFloat16 != memory.VectorFormat(tenants.Float16) || memory.FormatFloat32 != memory.VectorFormat(tenants.Float32) {
 		t.Error("vector formats of tenants and memory differ")

@@ -136,6 +136,13 @@ var foreign = map[string][]string{
 	"AdminService/ResumeTenant":    {`{"tenant":"$tenant","reason":"paid"}`},
 	"AdminService/MoveTenant":      {`{"tenant":"$tenant","state":"TENANT_STATE_DRAINED","reason":"it leaves"}`},
 	"AdminService/ListTransitions": {`{"tenant":"$tenant"}`},
+	// No tenant's key may, because the tables are everybody's.
+	"CompactService/PlanCompaction":        {`{}`},
+	"CompactService/GetCompactions":        {`{"number":"1"}`},
+	"CompactService/RunCompaction":         {`{"mode":"COMPACTION_MODE_VACUUM"}`},
+	"CompactService/PauseCompaction":       {`{}`},
+	"CompactService/ResumeCompaction":      {`{}`},
+	"CompactService/SetCompactionSchedule": {`{"schedule":{"mode":"COMPACTION_MODE_VACUUM","minutes":60,"days":[0]}}`},
 	// Takes no id.
 	"AdminService/ListTenants": {`{}`},
 }

@@ -163,6 +163,7 @@ func New(c Config) (*Server, error) {
 	memdv1connect.RegisterArtifactServiceHandler(rpc, &artifactHandler{artifacts: c.Artifacts, streams: make(streams, c.MaxArtifactStreams)})
 	memdv1connect.RegisterErasureServiceHandler(rpc, &erasureHandler{erasure: c.Erasure})
 	memdv1connect.RegisterAdminServiceHandler(rpc, &adminHandler{erasure: c.Erasure, pool: c.Pool, clock: c.Clock, logger: c.Logger})
+	memdv1connect.RegisterCompactServiceHandler(rpc, &compactHandler{pool: c.Pool, clock: c.Clock, logger: c.Logger})
 	memdv1connect.RegisterTargetServiceHandler(rpc, &targetHandler{pool: c.Pool, purge: c.Purge, logger: c.Logger})
 	memdv1connect.RegisterExportServiceHandler(rpc, &exportHandler{pool: c.Pool, keys: c.Keys, store: c.Exports, clock: c.Clock, logger: c.Logger})
 	connecthttp.Mount(s.mux, rpc,

@@ -249,6 +249,60 @@ func (LiftFence) EnumDescriptor() ([]byte, []int) {
 	return file_memd_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
+// CompactionMode says how the bytes of deleted rows leave the database's files.
+type CompactionMode int32
+
+const (
+	CompactionMode_COMPACTION_MODE_UNSPECIFIED CompactionMode = 0
+	// Their space is freed, indexes included, and nobody is blocked. Some of the
+	// bytes, sealed under a key that is gone, stay until they are written over.
+	CompactionMode_COMPACTION_MODE_VACUUM CompactionMode = 1
+	// The files of tables with sealed values are made anew, without them. Each table
+	// is locked meanwhile.
+	CompactionMode_COMPACTION_MODE_REWRITE CompactionMode = 2
+)
+
+// Enum value maps for CompactionMode.
+var (
+	CompactionMode_name = map[int32]string{
+		0: "COMPACTION_MODE_UNSPECIFIED",
+		1: "COMPACTION_MODE_VACUUM",
+		2: "COMPACTION_MODE_REWRITE",
+	}
+	CompactionMode_value = map[string]int32{
+		"COMPACTION_MODE_UNSPECIFIED": 0,
+		"COMPACTION_MODE_VACUUM":      1,
+		"COMPACTION_MODE_REWRITE":     2,
+	}
+)
+
+func (x CompactionMode) Enum() *CompactionMode {
+	p := new(CompactionMode)
+	*p = x
+	return p
+}
+
+func (x CompactionMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CompactionMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_memd_v1_admin_proto_enumTypes[4].Descriptor()
+}
+
+func (CompactionMode) Type() protoreflect.EnumType {
+	return &file_memd_v1_admin_proto_enumTypes[4]
+}
+
+func (x CompactionMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CompactionMode.Descriptor instead.
+func (CompactionMode) EnumDescriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
 // Role says what an API key may do. A key has at least one.
 type Role int32
 
@@ -297,11 +351,11 @@ func (x Role) String() string {
 }
 
 func (Role) Descriptor() protoreflect.EnumDescriptor {
-	return file_memd_v1_admin_proto_enumTypes[4].Descriptor()
+	return file_memd_v1_admin_proto_enumTypes[5].Descriptor()
 }
 
 func (Role) Type() protoreflect.EnumType {
-	return &file_memd_v1_admin_proto_enumTypes[4]
+	return &file_memd_v1_admin_proto_enumTypes[5]
 }
 
 func (x Role) Number() protoreflect.EnumNumber {
@@ -310,7 +364,7 @@ func (x Role) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Role.Descriptor instead.
 func (Role) EnumDescriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 // Policy is what a tenant decides about its memory. A field that is not set has
@@ -344,8 +398,12 @@ type Policy struct {
 	// by default.
 	SessionRetention *Retention `protobuf:"bytes,8,opt,name=session_retention,json=sessionRetention,proto3" json:"session_retention,omitempty"`
 	MemoryRetention  *Retention `protobuf:"bytes,9,opt,name=memory_retention,json=memoryRetention,proto3" json:"memory_retention,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What the tenant's erasures ask for, where the installation compacts. VACUUM by
+	// default. The tables are all tenants': a rewrite for one locks them for all, in
+	// the installation's window, so it needs a key of the installation to ask for it.
+	Compaction    CompactionMode `protobuf:"varint,12,opt,name=compaction,proto3,enum=memd.v1.CompactionMode" json:"compaction,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
@@ -439,6 +497,13 @@ func (x *Policy) GetMemoryRetention() *Retention {
 		return x.MemoryRetention
 	}
 	return nil
+}
+
+func (x *Policy) GetCompaction() CompactionMode {
+	if x != nil {
+		return x.Compaction
+	}
+	return CompactionMode_COMPACTION_MODE_UNSPECIFIED
 }
 
 // Retention says for how long a class of a tenant's data is kept. Users' and apps'
@@ -1896,7 +1961,7 @@ var File_memd_v1_admin_proto protoreflect.FileDescriptor
 
 const file_memd_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x13memd/v1/admin.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x04\n" +
+	"\x13memd/v1/admin.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x05\n" +
 	"\x06Policy\x12(\n" +
 	"\tdimension\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x80 (\x00R\tdimension\x12:\n" +
@@ -1908,7 +1973,10 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"lift_fence\x18\a \x01(\x0e2\x12.memd.v1.LiftFenceB\b\xbaH\x05\x82\x01\x02\x10\x01R\tliftFence\x12?\n" +
 	"\x11session_retention\x18\b \x01(\v2\x12.memd.v1.RetentionR\x10sessionRetention\x12=\n" +
-	"\x10memory_retention\x18\t \x01(\v2\x12.memd.v1.RetentionR\x0fmemoryRetention\"z\n" +
+	"\x10memory_retention\x18\t \x01(\v2\x12.memd.v1.RetentionR\x0fmemoryRetention\x12A\n" +
+	"\n" +
+	"compaction\x18\f \x01(\x0e2\x17.memd.v1.CompactionModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\n" +
+	"compaction\"z\n" +
 	"\tRetention\x12'\n" +
 	"\x06months\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xb0\t(\x00H\x00R\x06months\x88\x01\x01\x129\n" +
@@ -2027,7 +2095,11 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\tLiftFence\x12\x1a\n" +
 	"\x16LIFT_FENCE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18LIFT_FENCE_AFTER_ERASURE\x10\x01\x12\x1a\n" +
-	"\x16LIFT_FENCE_AFTER_SWEEP\x10\x02*u\n" +
+	"\x16LIFT_FENCE_AFTER_SWEEP\x10\x02*j\n" +
+	"\x0eCompactionMode\x12\x1f\n" +
+	"\x1bCOMPACTION_MODE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16COMPACTION_MODE_VACUUM\x10\x01\x12\x1b\n" +
+	"\x17COMPACTION_MODE_REWRITE\x10\x02*u\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -2062,106 +2134,108 @@ func file_memd_v1_admin_proto_rawDescGZIP() []byte {
 	return file_memd_v1_admin_proto_rawDescData
 }
 
-var file_memd_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_memd_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
 var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_memd_v1_admin_proto_goTypes = []any{
 	(TenantState)(0),                // 0: memd.v1.TenantState
 	(VectorFormat)(0),               // 1: memd.v1.VectorFormat
 	(IndexMode)(0),                  // 2: memd.v1.IndexMode
 	(LiftFence)(0),                  // 3: memd.v1.LiftFence
-	(Role)(0),                       // 4: memd.v1.Role
-	(*Policy)(nil),                  // 5: memd.v1.Policy
-	(*Retention)(nil),               // 6: memd.v1.Retention
-	(*Tenant)(nil),                  // 7: memd.v1.Tenant
-	(*CreateTenantRequest)(nil),     // 8: memd.v1.CreateTenantRequest
-	(*CreateTenantResponse)(nil),    // 9: memd.v1.CreateTenantResponse
-	(*GetTenantRequest)(nil),        // 10: memd.v1.GetTenantRequest
-	(*GetTenantResponse)(nil),       // 11: memd.v1.GetTenantResponse
-	(*ListTenantsRequest)(nil),      // 12: memd.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),     // 13: memd.v1.ListTenantsResponse
-	(*SetPolicyRequest)(nil),        // 14: memd.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),       // 15: memd.v1.SetPolicyResponse
-	(*SuspendTenantRequest)(nil),    // 16: memd.v1.SuspendTenantRequest
-	(*SuspendTenantResponse)(nil),   // 17: memd.v1.SuspendTenantResponse
-	(*ResumeTenantRequest)(nil),     // 18: memd.v1.ResumeTenantRequest
-	(*ResumeTenantResponse)(nil),    // 19: memd.v1.ResumeTenantResponse
-	(*MoveTenantRequest)(nil),       // 20: memd.v1.MoveTenantRequest
-	(*MoveTenantResponse)(nil),      // 21: memd.v1.MoveTenantResponse
-	(*ListTransitionsRequest)(nil),  // 22: memd.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil), // 23: memd.v1.ListTransitionsResponse
-	(*TenantTransition)(nil),        // 24: memd.v1.TenantTransition
-	(*ApiKey)(nil),                  // 25: memd.v1.ApiKey
-	(*CreateApiKeyRequest)(nil),     // 26: memd.v1.CreateApiKeyRequest
-	(*CreateApiKeyResponse)(nil),    // 27: memd.v1.CreateApiKeyResponse
-	(*ListApiKeysRequest)(nil),      // 28: memd.v1.ListApiKeysRequest
-	(*ListApiKeysResponse)(nil),     // 29: memd.v1.ListApiKeysResponse
-	(*RevokeApiKeyRequest)(nil),     // 30: memd.v1.RevokeApiKeyRequest
-	(*RevokeApiKeyResponse)(nil),    // 31: memd.v1.RevokeApiKeyResponse
-	(*durationpb.Duration)(nil),     // 32: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 33: google.protobuf.Timestamp
+	(CompactionMode)(0),             // 4: memd.v1.CompactionMode
+	(Role)(0),                       // 5: memd.v1.Role
+	(*Policy)(nil),                  // 6: memd.v1.Policy
+	(*Retention)(nil),               // 7: memd.v1.Retention
+	(*Tenant)(nil),                  // 8: memd.v1.Tenant
+	(*CreateTenantRequest)(nil),     // 9: memd.v1.CreateTenantRequest
+	(*CreateTenantResponse)(nil),    // 10: memd.v1.CreateTenantResponse
+	(*GetTenantRequest)(nil),        // 11: memd.v1.GetTenantRequest
+	(*GetTenantResponse)(nil),       // 12: memd.v1.GetTenantResponse
+	(*ListTenantsRequest)(nil),      // 13: memd.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),     // 14: memd.v1.ListTenantsResponse
+	(*SetPolicyRequest)(nil),        // 15: memd.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),       // 16: memd.v1.SetPolicyResponse
+	(*SuspendTenantRequest)(nil),    // 17: memd.v1.SuspendTenantRequest
+	(*SuspendTenantResponse)(nil),   // 18: memd.v1.SuspendTenantResponse
+	(*ResumeTenantRequest)(nil),     // 19: memd.v1.ResumeTenantRequest
+	(*ResumeTenantResponse)(nil),    // 20: memd.v1.ResumeTenantResponse
+	(*MoveTenantRequest)(nil),       // 21: memd.v1.MoveTenantRequest
+	(*MoveTenantResponse)(nil),      // 22: memd.v1.MoveTenantResponse
+	(*ListTransitionsRequest)(nil),  // 23: memd.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil), // 24: memd.v1.ListTransitionsResponse
+	(*TenantTransition)(nil),        // 25: memd.v1.TenantTransition
+	(*ApiKey)(nil),                  // 26: memd.v1.ApiKey
+	(*CreateApiKeyRequest)(nil),     // 27: memd.v1.CreateApiKeyRequest
+	(*CreateApiKeyResponse)(nil),    // 28: memd.v1.CreateApiKeyResponse
+	(*ListApiKeysRequest)(nil),      // 29: memd.v1.ListApiKeysRequest
+	(*ListApiKeysResponse)(nil),     // 30: memd.v1.ListApiKeysResponse
+	(*RevokeApiKeyRequest)(nil),     // 31: memd.v1.RevokeApiKeyRequest
+	(*RevokeApiKeyResponse)(nil),    // 32: memd.v1.RevokeApiKeyResponse
+	(*durationpb.Duration)(nil),     // 33: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 34: google.protobuf.Timestamp
 }
 var file_memd_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: memd.v1.Policy.vector_format:type_name -> memd.v1.VectorFormat
-	32, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
+	33, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
 	2,  // 2: memd.v1.Policy.index:type_name -> memd.v1.IndexMode
-	32, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
+	33, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
 	3,  // 4: memd.v1.Policy.lift_fence:type_name -> memd.v1.LiftFence
-	6,  // 5: memd.v1.Policy.session_retention:type_name -> memd.v1.Retention
-	6,  // 6: memd.v1.Policy.memory_retention:type_name -> memd.v1.Retention
-	33, // 7: memd.v1.Retention.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 8: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
-	5,  // 9: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
-	33, // 10: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
-	33, // 11: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
-	5,  // 12: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
-	7,  // 13: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
-	7,  // 14: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
-	7,  // 15: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
-	5,  // 16: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
-	7,  // 17: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
-	7,  // 18: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
-	7,  // 19: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
-	0,  // 20: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
-	7,  // 21: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
-	24, // 22: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
-	33, // 23: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
-	0,  // 24: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
-	0,  // 25: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
-	4,  // 26: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
-	33, // 27: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
-	33, // 28: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
-	33, // 29: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
-	4,  // 30: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
-	25, // 31: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	25, // 32: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
-	25, // 33: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	8,  // 34: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
-	10, // 35: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
-	12, // 36: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
-	14, // 37: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
-	16, // 38: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
-	18, // 39: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
-	20, // 40: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
-	22, // 41: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
-	26, // 42: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
-	28, // 43: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
-	30, // 44: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
-	9,  // 45: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
-	11, // 46: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
-	13, // 47: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
-	15, // 48: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
-	17, // 49: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
-	19, // 50: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
-	21, // 51: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
-	23, // 52: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
-	27, // 53: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
-	29, // 54: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
-	31, // 55: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
-	45, // [45:56] is the sub-list for method output_type
-	34, // [34:45] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	7,  // 5: memd.v1.Policy.session_retention:type_name -> memd.v1.Retention
+	7,  // 6: memd.v1.Policy.memory_retention:type_name -> memd.v1.Retention
+	4,  // 7: memd.v1.Policy.compaction:type_name -> memd.v1.CompactionMode
+	34, // 8: memd.v1.Retention.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 9: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
+	6,  // 10: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
+	34, // 11: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
+	34, // 12: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
+	6,  // 13: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
+	8,  // 14: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
+	8,  // 15: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
+	8,  // 16: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
+	6,  // 17: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
+	8,  // 18: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
+	8,  // 19: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
+	8,  // 20: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
+	0,  // 21: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
+	8,  // 22: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
+	25, // 23: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
+	34, // 24: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
+	0,  // 25: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
+	0,  // 26: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
+	5,  // 27: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
+	34, // 28: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
+	34, // 29: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
+	34, // 30: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
+	5,  // 31: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
+	26, // 32: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	26, // 33: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
+	26, // 34: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	9,  // 35: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
+	11, // 36: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
+	13, // 37: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
+	15, // 38: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
+	17, // 39: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
+	19, // 40: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
+	21, // 41: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
+	23, // 42: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
+	27, // 43: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
+	29, // 44: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
+	31, // 45: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
+	10, // 46: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
+	12, // 47: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
+	14, // 48: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
+	16, // 49: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
+	18, // 50: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
+	20, // 51: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
+	22, // 52: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
+	24, // 53: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
+	28, // 54: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
+	30, // 55: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
+	32, // 56: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
+	46, // [46:57] is the sub-list for method output_type
+	35, // [35:46] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_admin_proto_init() }
@@ -2175,7 +2249,7 @@ func file_memd_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_admin_proto_rawDesc), len(file_memd_v1_admin_proto_rawDesc)),
-			NumEnums:      5,
+			NumEnums:      6,
 			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
