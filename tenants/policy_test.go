@@ -45,7 +45,7 @@ func TestPolicy_JSON(t *testing.T) {
 	want := tenants.Policy{
 		Dimension: 1536, Embedder: tenants.EmbedderOpenAI, VectorFormat: tenants.Float16,
 		DestroyDelay: 30 * 24 * time.Hour, Index: tenants.IndexSealed, IngestionDelay: time.Minute,
-		LiftFence: tenants.LiftAfterSweep, Sessions: tenants.Retention{Months: 2},
+		LiftFence: tenants.LiftAfterSweep, Compaction: tenants.CompactionRewrite, Sessions: tenants.Retention{Months: 2},
 		Memories: tenants.Retention{Months: 12, NotBefore: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)},
 	}
 	b, err := json.Marshal(want)
@@ -53,7 +53,7 @@ func TestPolicy_JSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The stored form is a contract with older and newer releases.
-	const stored = `{"dimension":1536,"embedder":"openai","vector_format":"float16","destroy_delay":"720h0m0s","index":"sealed","ingestion_delay":"1m0s","lift_fence":"after_sweep",` +
+	const stored = `{"dimension":1536,"embedder":"openai","vector_format":"float16","destroy_delay":"720h0m0s","index":"sealed","ingestion_delay":"1m0s","lift_fence":"after_sweep","compaction":"rewrite",` +
 		`"session_months":2,"session_not_before":"0001-01-01T00:00:00Z","memory_months":12,"memory_not_before":"2027-01-01T00:00:00Z"}`
 	if string(b) != stored {
 		t.Errorf("stored as %s", b)

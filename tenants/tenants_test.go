@@ -72,7 +72,7 @@ func TestCreate_AnnouncesATenant(t *testing.T) {
 	p := tenants.Policy{
 		Dimension: 3, Embedder: tenants.EmbedderNone, VectorFormat: tenants.Float16,
 		DestroyDelay: 48 * time.Hour, Index: tenants.IndexSealed, IngestionDelay: 90 * time.Minute,
-		LiftFence: tenants.LiftAfterSweep,
+		LiftFence: tenants.LiftAfterSweep, Compaction: tenants.CompactionVacuum,
 	}
 	got, err := b.create("acme", "Acme Ltd", p)
 	if err != nil {
