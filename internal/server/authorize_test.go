@@ -69,7 +69,10 @@ func TestRules_HaveARowForEachProcedureAndNoOther(t *testing.T) {
 func TestRules_Matrix(t *testing.T) {
 	const memory, erasure, admin = "/memd.v1.MemoryService/", "/memd.v1.ErasureService/", "/memd.v1.AdminService/"
 	reads := map[string]bool{admin + "ListApiKeys": true, erasure + "PlanRetention": true, "/memd.v1.TargetService/ListTargets": true,
-		"/memd.v1.ExportService/GetExport": true, "/memd.v1.ExportService/ListExports": true}
+		"/memd.v1.ExportService/GetExport": true, "/memd.v1.ExportService/ListExports": true,
+		// Whose handlers refuse a tenant's own key.
+		"/memd.v1.CompactService/PlanCompaction": true, "/memd.v1.CompactService/GetCompactions": true,
+	}
 	oversees := map[string]bool{
 		admin + "GetTenant": true, admin + "ListTenants": true, admin + "ListTransitions": true, erasure + "ListApprovals": true,
 	}
