@@ -1,17 +1,12 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"path/filepath"
-	"time"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
@@ -109,33 +104,12 @@ func (l *lab) tenant(ctx context.Context, name string, dimension int) (*tenant, 
 	if err != nil {
 		return nil, err
 	}
-	client := connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: bearer{key}}, "http://"+l.d.Address))
+	client := connect.NewClient(connecthttp.NewTransport(
+		&http.Client{Transport: &client{address: l.d.Address, key: key}}, "http://"+l.d.Address))
 	return &tenant{
 		Tenant: memory.Tenant{No: t.No, Epoch: t.Epoch, Dimension: dimension, Embedder: p.Embedder, Format: memory.FormatFloat32},
 		key:    key, memory: memdv1connect.NewMemoryServiceClient(client), erasure: memdv1connect.NewErasureServiceClient(client),
 	}, nil
-}
-
-// bearer sends an API key, over connections that stay open.
-type bearer struct{ key string }
-
-var transport = &http.Transport{
-	DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, MaxIdleConns: 64, MaxIdleConnsPerHost: 64,
-}
-
-// RoundTrip sends the body as one that is known to be in memory: of any other,
-// net/http sends the headers alone first, and wakes the server twice.
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+b.key)
-	if r.Body != nil {
-		body, err := io.ReadAll(r.Body)
-		if err := errors.Join(err, r.Body.Close()); err != nil {
-			return nil, err
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-	}
-	return transport.RoundTrip(r)
 }
 
 // newUser returns a user that nobody has used yet.

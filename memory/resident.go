@@ -40,22 +40,23 @@ type resident struct {
 	extra   int64 // bytes of vectors, sealed columns, hashes and contribution lists
 }
 
-// entry is one row of a resident scope.
+// entry is one row of a resident scope. What a scan looks at comes first, so
+// that it fetches one line of each.
 type entry struct {
+	vector           []float32 // none, or one of another embedder: nil
+	expires          int64     // 0: never
+	spoken           int64     // microseconds since 1970
+	kind             Kind
+	format           VectorFormat
+	sourced          bool // spoken is the source time
+	norm             float32
 	id               uuid.UUID
 	version          int64
 	contributions    []memd.Contribution
-	vector           []float32 // none, or one of another embedder: nil
 	text, metadata   []byte
 	hashes           []uint64 // of the metadata's entries, where resident.hashed
-	spoken           int64    // microseconds since 1970
-	sourced          bool     // spoken is the source time
 	created, updated int64
-	expires          int64 // 0: never
-	norm             float32
 	month            memd.Month
-	kind             Kind
-	format           VectorFormat
 }
 
 // What a scope takes besides vectors and sealed columns, in bytes: each entry,

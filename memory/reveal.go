@@ -14,10 +14,7 @@ import (
 // reveal opens the candidates of a search. The database is asked only for the
 // names of sessions that this process has not met yet.
 func (s *Service) reveal(ctx context.Context, k *shred.Keys, scopes []memd.Scope, hits []candidate, vectors bool) ([]Hit, error) {
-	var all []memd.Contribution
-	for i := range hits {
-		all = append(all, firstSessions(hits[i].entry.contributions)...)
-	}
+	all := sessionsOf(hits)
 	names, complete := s.Directory.KnownSessionIDs(k, all)
 	if !complete {
 		err := s.Pool.With(ctx, func(db pg.DB) (err error) {
@@ -28,6 +25,32 @@ func (s *Service) reveal(ctx context.Context, k *shred.Keys, scopes []memd.Scope
 			return nil, err
 		}
 	}
+	return openHits(k, scopes, hits, names, vectors)
+}
+
+// openKnown opens the hits of one scope without asking the database, or returns
+// nil when that is needed, or they do not open: reveal says why.
+func (s *Service) openKnown(k *shred.Keys, scope memd.Scope, top *topK) []Hit {
+	top.heap = top.sorted()
+	names, complete := s.Directory.KnownSessionIDs(k, sessionsOf(top.heap))
+	if !complete {
+		return nil
+	}
+	out, err := openHits(k, []memd.Scope{scope}, top.heap, names, top.vectors)
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+func sessionsOf(hits []candidate) (all []memd.Contribution) {
+	for i := range hits {
+		all = append(all, firstSessions(hits[i].entry.contributions)...)
+	}
+	return all
+}
+
+func openHits(k *shred.Keys, scopes []memd.Scope, hits []candidate, names map[memd.Contribution]string, vectors bool) ([]Hit, error) {
 	out := make([]Hit, 0, len(hits))
 	for i := range hits {
 		c := &hits[i]

@@ -135,7 +135,7 @@ func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []
 	for _, scope := range scopes {
 		views = append(views, &view{s: s, key: residentKey{t.No, provenance.RefOf(k, scope)}})
 	}
-	if err := s.refresh(ctx, k, t, views, query, sel, top, crowded); err != nil {
+	if err := s.refresh(ctx, k, t, scopes[0], views, query, sel, top, crowded); err != nil {
 		return Result{}, err
 	}
 	now := s.Clock.Now()
@@ -154,6 +154,9 @@ func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []
 		return Result{Fenced: true}, nil
 	case sel.bySession && views[0].subject != sel.subject:
 		return Result{}, memd.ErrStale // the sessions are those of an earlier life
+	}
+	if len(views[0].ahead) > 0 {
+		return Result{Hits: views[0].ahead}, nil
 	}
 	hits := top.sorted()
 	if len(hits) == 0 {

@@ -17,12 +17,16 @@ type view struct {
 	subject memd.Number // zero: nobody is known by this ref
 	fenced  bool
 	scanned bool // already: from the database, or ahead of its answer
+	// ahead are the hits, opened while the database answered; nil if they are yet
+	// to be.
+	ahead []Hit
 }
 
 // refresh syncs all views with one statement. Whoever finds a scope empty
 // fills it while the others wait. A scope that is in memory is scanned while the
-// database answers whether anything has changed; what was found counts if not.
-func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []*view, query []float32, sel selection, top *topK, crowded bool) error {
+// database answers whether anything has changed, and its hits are opened; what
+// was found counts if not.
+func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, user memd.Scope, views []*view, query []float32, sel selection, top *topK, crowded bool) error {
 	scopes, sinks := make([]asked, len(views)), make([]sink, len(views))
 	fillers := make([]*filler, len(views))
 	for i, v := range views {
@@ -49,11 +53,14 @@ func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, views []
 	err := s.Pool.With(ctx, func(db pg.DB) error {
 		if len(views) == 1 && scopes[0].known != 0 {
 			ahead, done := *top, false
+			var opened []Hit
 			same, err := unchanged(ctx, db, t.No, t.Premise, scopes[0], fillers[0], func() {
-				done = views[0].scan(k, query, sel, s.Clock.Now(), &ahead, 0) == nil
+				if done = views[0].scan(k, query, sel, s.Clock.Now(), &ahead, 0) == nil; done {
+					opened = s.openKnown(k, user, &ahead)
+				}
 			})
 			if same && done {
-				*top, views[0].scanned = ahead, true
+				*top, views[0].scanned, views[0].ahead = ahead, true, opened
 			}
 			if same || err != nil {
 				return err
