@@ -44,6 +44,32 @@ func TestRepair_OneLocationLost(t *testing.T) {
 	w.whole()
 }
 
+// A record that is damaged in one location is told with the location, and the
+// others' is what the chain is followed by.
+func TestVerify_NamesTheDamaged(t *testing.T) {
+	w := newWorld(t)
+	j := w.journal("memd_app")
+	for range 2 {
+		w.bury(1, func() {})
+		if err := j.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(w.dirs[0], filepath.FromSlash(journal.RecordName(1)))
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := errors.Join(os.Remove(file), os.WriteFile(file, data, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	in, err := journal.Verify(t.Context(), w.ledgers)
+	if err != nil || len(in.Problems) != 1 || !strings.HasPrefix(in.Problems[0], "ledger 1: "+journal.RecordName(1)+":") || in.Last != 2 {
+		t.Errorf("%+v, %v", in, err)
+	}
+}
+
 // All locations lost: nothing opens until the operator has them rebuilt, and no
 // generation is given out twice afterwards.
 func TestRebuild_AllLost(t *testing.T) {

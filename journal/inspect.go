@@ -62,15 +62,29 @@ func Verify(ctx context.Context, ledgers []ledger.Ledger) (Inspection, error) {
 			}
 			in.Locations[i].count(name)
 			switch {
+			case damaged(name, data) != nil:
+				in.problem("ledger %d: %s: %v", i+1, name, damaged(name, data))
 			case reference == nil:
 				reference, from = data, i
 			case !bytes.Equal(reference, data):
 				in.problem("ledgers %d and %d have different things under %s", from+1, i+1, name)
 			}
 		}
-		chain.check(name, reference)
+		if reference != nil {
+			chain.check(name, reference)
+		}
 	}
 	return in, nil
+}
+
+// damaged says what is wrong with a record that cannot be read. What else a
+// ledger holds is authenticated by whoever opens it.
+func damaged(name string, data []byte) error {
+	if !strings.HasPrefix(name, RecordPrefix) {
+		return nil
+	}
+	_, err := ParseRecord(data)
+	return err
 }
 
 func (in *Inspection) problem(format string, args ...any) {
@@ -111,8 +125,7 @@ func (c *chain) check(name string, data []byte) {
 	r, err := ParseRecord(data)
 	switch {
 	case err != nil:
-		c.in.problem("%s: %v", name, err)
-		return
+		return // Told already.
 	case RecordName(r.Seq) != name:
 		c.in.problem("%s holds record %d", name, r.Seq)
 	case c.in.Last == 0 && r.Seq != 1 && !r.Rebuilt:

@@ -167,7 +167,7 @@ func (c *backupCmd) Run(ctx context.Context, con *console) error {
 // ledgerCmd looks after the ledgers.
 type ledgerCmd struct {
 	Status  ledgerStatusCmd  `cmd:"" help:"Say what each location holds."`
-	Verify  ledgerVerifyCmd  `cmd:"" help:"Read everything in every location: checksums, the chain, and that all have the same."`
+	Verify  ledgerVerifyCmd  `cmd:"" help:"Read everything in every location: the journal's checksums and chain, and that all have the same."`
 	Mirror  ledgerMirrorCmd  `cmd:"" help:"Copy to every location what it lacks and another has."`
 	Rebuild ledgerRebuildCmd `cmd:"" help:"Write a ledger that was lost, in every location, anew from the database."`
 }
