@@ -411,7 +411,8 @@ func TestTables_AreTheCatalogues(t *testing.T) {
 	// Digests, refs, and public or sealed records of the installation's own.
 	known := []string{
 		"approvals.digest", "session_heads.", "principals.secret_hash", "fences.user_ref", "tombstones.ref", "ledger_outbox.", "ledger_state.digest", "receipt_keys.", "receipts.",
-		"memory_contributions.", "purge_targets.", "compactions.",
+		"memory_contributions.", "purge_targets.", "compactions.", "export_links.secret_sha256", "export_parts.sha256",
+		"exports.user_ref", "exports.manifest_sha256",
 	}
 	others := ask[[]string](b, `SELECT coalesce(array_agg(c.relname || '.' || a.attname ORDER BY 1), '{}') FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 		WHERE c.relnamespace = 'memd'::regnamespace AND c.relkind = 'r' AND a.atttypid = 'bytea'::regtype AND a.attnum > 0 AND NOT a.attisdropped`)

@@ -177,7 +177,7 @@ func TestWorker_TakesUpOrphans(t *testing.T) {
 	w.add(said("alice", "s1", "alice"))
 	w.StopWorker()
 	j := w.accept(w.tenant, "alice", "")
-	w.exec(`UPDATE memd_jobs.river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{dead}'`)
+	w.exec(`UPDATE memd_jobs.river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{dead}' WHERE finalized_at IS NULL`)
 	began := time.Now()
 	w.StartWorker()
 	w.state(j, erasure.StateDone)

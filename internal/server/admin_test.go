@@ -32,7 +32,7 @@ func TestAdmin_FromNothingToAFirstMemory(t *testing.T) {
 		Policy: &memdv1.Policy{
 			Dimension: 128, Embedder: "lexical", VectorFormat: memdv1.VectorFormat_VECTOR_FORMAT_FLOAT32,
 			DestroyDelay: durationpb.New(24 * time.Hour), Index: memdv1.IndexMode_INDEX_MODE_AUTO, IngestionDelay: durationpb.New(0),
-			LiftFence: memdv1.LiftFence_LIFT_FENCE_AFTER_ERASURE, SessionRetention: &memdv1.Retention{Months: new(int32(0))},
+			LiftFence: memdv1.LiftFence_LIFT_FENCE_AFTER_ERASURE, Compaction: memdv1.CompactionMode_COMPACTION_MODE_VACUUM, SessionRetention: &memdv1.Retention{Months: new(int32(0))},
 			MemoryRetention: &memdv1.Retention{Months: new(int32(0))},
 		},
 	}

@@ -39,6 +39,14 @@ var durability = map[string]func(answer any) bool{
 	memdv1connect.ArtifactServiceGetArtifactVersionProcedure:   never,
 	memdv1connect.ArtifactServiceDeleteArtifactProcedure:       never,
 
+	// Of a compaction that a rollback takes back nothing is lost but the request.
+	memdv1connect.CompactServicePlanCompactionProcedure:        never,
+	memdv1connect.CompactServiceGetCompactionsProcedure:        never,
+	memdv1connect.CompactServiceRunCompactionProcedure:         never,
+	memdv1connect.CompactServicePauseCompactionProcedure:       never,
+	memdv1connect.CompactServiceResumeCompactionProcedure:      never,
+	memdv1connect.CompactServiceSetCompactionScheduleProcedure: never,
+
 	// A restore ends every archive and every link.
 	memdv1connect.ExportServiceStartExportProcedure:      never,
 	memdv1connect.ExportServiceGetExportProcedure:        never,

@@ -22,6 +22,7 @@ func TestDurability_KnowsEveryProcedure(t *testing.T) {
 		"Search", "Get", "List", "Load", "Watch", "Verify", "DryRun", "Test", "Save", "Append", "CreateSession", "CreateApiKey",
 		"CreateTarget", "DeleteTarget", "DeleteArtifact", "RemoveSurvivors", "PlanRetention",
 		"StartExport", "DeleteExport", "CreateExportLink", "RevokeExportLink",
+		"PlanCompaction", "RunCompaction", "PauseCompaction", "ResumeCompaction", "SetCompactionSchedule",
 	}
 	for _, p := range server.Procedures() {
 		waits, known := server.Durability(p)
