@@ -34,6 +34,8 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_CORRUPT:              "Stored data does not verify. The server's log says which.",
 	memdv1.Reason_REASON_EMBEDDER_UNAVAILABLE: "The server cannot reach its embedder. Nothing was written; try again later.",
 	memdv1.Reason_REASON_DATABASE_BUSY:        "The server has too much to do. Nothing was written; try again later.",
+	memdv1.Reason_REASON_EXPORT_NOT_READY:     "Look at \"memd export status\": while it is being made, wait; what has ended is started anew.",
+	memdv1.Reason_REASON_EXPORTS_UNAVAILABLE:  "Set --exports (MEMD_EXPORTS) for memd serve and memd worker alike, and see that both reach the place.",
 	memdv1.Reason_REASON_TOO_MANY_STREAMS:     "Nothing was written; try again when other files have passed. An operator raises --max-artifact-streams of \"memd serve\".",
 	memdv1.Reason_REASON_DATABASE_UNAVAILABLE: "The server cannot reach its database. A write may have happened; repeating it with the same ids is safe.",
 	memdv1.Reason_REASON_LEDGER_UNAVAILABLE:   "The server cannot reach its ledger. Try again later, with the same ids.",

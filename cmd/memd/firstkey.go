@@ -14,6 +14,7 @@ import (
 // database, because nobody has a key yet.
 type firstKeyCmd struct {
 	DatabaseURL string `required:"" env:"MEMD_DATABASE_URL" help:"Connection string, as the database's owner."`
+	Approver    bool   `help:"Make an approver's key instead: the first, or with --another one although there are some."`
 	Another     bool   `help:"Make one although there are keys, because the last operator's was lost. The others stay good."`
 }
 
@@ -31,16 +32,22 @@ func (c *firstKeyCmd) Run(ctx context.Context, con *console) error {
 			return err
 		}
 		none, err := auth.None(ctx, db)
+		made := auth.NewKey{Name: "operator", Roles: auth.Operator}
+		if c.Approver {
+			made = auth.NewKey{Name: "approver", Roles: auth.Approver}
+			had, anyErr := auth.HadApprover(ctx, db, auth.Installation)
+			none, err = !had, anyErr
+		}
 		if err != nil {
 			return err
 		}
 		if !none && !c.Another {
 			return &hintedError{
-				err:  errors.New("there are API keys already"),
+				err:  errors.New("there are such API keys already"),
 				hint: "Use an operator's key and \"memd apikey create\". If the last one is lost, say --another.",
 			}
 		}
-		_, secret, err = auth.Create(ctx, db, time.Now().UTC(), auth.NewKey{Name: "operator", Roles: auth.Operator})
+		_, secret, err = auth.Create(ctx, db, time.Now().UTC(), made)
 		return err
 	})
 	if err != nil {
@@ -49,6 +56,10 @@ func (c *firstKeyCmd) Run(ctx context.Context, con *console) error {
 	if _, err := fmt.Fprintln(con.Stdout, secret); err != nil {
 		return err
 	}
-	con.notef("The operator's API key: it makes tenants and their keys. It is stored as a hash and is not shown again.")
+	what := "The operator's API key: it makes tenants and their keys."
+	if c.Approver {
+		what = "An approver's API key: it approves what cannot be undone, and makes other approvers."
+	}
+	con.notef("%s It is stored as a hash and is not shown again.", what)
 	return nil
 }

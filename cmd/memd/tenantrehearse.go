@@ -21,13 +21,14 @@ type tenantRehearseCmd struct {
 	Users    int           `default:"20" help:"How many users it has."`
 	Sessions int           `default:"2" help:"How many sessions each of them has, with an event, an artifact and a memory."`
 	Limit    time.Duration `default:"10m" help:"How long all of it may take."`
+	Approver string        `name:"approver-key" placeholder:"memd_…" help:"API key of an approver. Needed where there is one: only approvers make approvers. Default: it makes the first."`
 	outputFlags
 	serverFlags
 }
 
 // Help is the longer text of --help.
 func (tenantRehearseCmd) Help() string {
-	return "Makes a tenant with users, conversations, files and memories, suspends it, drains it, has its purge approved by a key that is made for that, purges it and waits for the final receipt. Each phase is timed, and what must be refused on the way is tried. It needs an operator's key of the installation. A rehearsal that fails leaves its tenant where it is, and says so."
+	return "Makes a tenant with users, conversations, files and memories, suspends it, makes, downloads and checks its archive, drains it, has its purge approved by a key that is made for that, purges it and waits for the final receipt. Each phase is timed, and what must be refused on the way is tried. It needs an operator's key of the installation. A rehearsal that fails leaves its tenant where it is, and says so."
 }
 
 // rehearsedPhase is one line of the report.
@@ -43,6 +44,7 @@ type rehearsal struct {
 	operator, agent *clients
 	approver        *clients
 	approverKey     string
+	archive         *rehearsedArchive
 	request         string
 	phases          []rehearsedPhase
 }
@@ -85,7 +87,9 @@ func (r *rehearsal) run(ctx context.Context) error {
 		{"fill", r.fill},
 		{"suspend", func(ctx context.Context) error { return r.move(ctx, memdv1.TenantState_TENANT_STATE_SUSPENDED) }},
 		{"export", func(ctx context.Context) error { return r.move(ctx, memdv1.TenantState_TENANT_STATE_EXPORTING) }},
+		{"archive", r.export},
 		{"forget one user", r.forget},
+		{"archive anew", r.exportAnew},
 		{"drain", func(ctx context.Context) error { return r.move(ctx, memdv1.TenantState_TENANT_STATE_DRAINED) }},
 		{"dry run and approve", r.approve},
 		{"purge", r.purge},
@@ -123,6 +127,12 @@ func (r *rehearsal) create(ctx context.Context) error {
 		return fmt.Errorf("the tenant is %s: does a worker run?", tenantStateName(s))
 	}
 	if r.agent, _, err = r.as(ctx, r.name, memdv1.Role_ROLE_AGENT, memdv1.Role_ROLE_ERASER); err != nil {
+		return err
+	}
+	if r.c.Approver != "" {
+		flags := r.c.serverFlags
+		flags.APIKey = r.c.Approver
+		r.approver, err = flags.connect()
 		return err
 	}
 	r.approver, r.approverKey, err = r.as(ctx, "", memdv1.Role_ROLE_APPROVER)

@@ -125,11 +125,15 @@ func (h *adminHandler) CreateApiKey(ctx context.Context, req *memdv1.CreateApiKe
 		return nil, err
 	}
 	caller := principalOf(ctx)
+	roles := rolesFromProto(req.GetRoles())
+	if err := h.mayMake(ctx, caller, tenant, roles); err != nil {
+		return nil, err
+	}
 	var k auth.Key
 	var secret string
 	err = h.pool.With(ctx, func(db pg.DB) (err error) {
 		k, secret, err = auth.Create(ctx, db, h.clock.Now(), auth.NewKey{
-			Tenant: tenant, Name: req.GetName(), Roles: rolesFromProto(req.GetRoles()), CreatedBy: caller.Key,
+			Tenant: tenant, Name: req.GetName(), Roles: roles, CreatedBy: caller.Key,
 		})
 		return err
 	})
@@ -139,6 +143,30 @@ func (h *adminHandler) CreateApiKey(ctx context.Context, req *memdv1.CreateApiKe
 	h.logger.LogAttrs(ctx, slog.LevelInfo, "API key created", slog.String("key", k.ID.String()),
 		slog.String("tenant", req.GetTenant()), slog.String("roles", k.Roles.String()), slog.String("by", caller.Key.String()))
 	return &memdv1.CreateApiKeyResponse{ApiKey: keyToProto(k, req.GetTenant()), Secret: secret}, nil
+}
+
+// mayMake keeps those who approve apart from those who ask. An operator makes every
+// key but an approver's, save the first of the installation; an approver makes
+// approvers alone. So nobody who may ask for what needs an approval gives it to
+// themselves, however many keys they make.
+func (h *adminHandler) mayMake(ctx context.Context, caller auth.Principal, tenant memd.TenantNo, roles auth.Roles) error {
+	switch approves := roles.Any(auth.Approver); {
+	case approves && roles != auth.Approver:
+		return &memd.InvalidError{Field: "roles", Problem: "must be approver alone, or others without it"}
+	case !approves && !caller.Roles.Any(auth.Operator):
+		return memd.ErrPermissionDenied
+	case !approves || caller.Roles.Any(auth.Approver):
+		return nil
+	}
+	var had bool
+	err := h.pool.With(ctx, func(db pg.DB) (err error) {
+		had, err = auth.HadApprover(ctx, db, tenant)
+		return err
+	})
+	if err == nil && had {
+		return &memd.RefusalError{Class: memd.ErrPermissionDenied, Problem: "only an approver makes another; if the last key is lost, memd first-key --approver"}
+	}
+	return err
 }
 
 func (h *adminHandler) ListApiKeys(ctx context.Context, req *memdv1.ListApiKeysRequest) (*memdv1.ListApiKeysResponse, error) {

@@ -100,6 +100,8 @@ func TestRules_Matrix(t *testing.T) {
 			return role == auth.Approver || role == auth.Operator
 		case oversees[procedure]:
 			return role == auth.Auditor || role == auth.Operator || role == auth.Approver
+		case procedure == admin+"CreateApiKey": // Whose handler says which.
+			return role == auth.Operator || role == auth.Approver
 		case procedure == erasure+"DryRun":
 			return role == auth.Eraser || role == auth.Auditor || role == auth.Operator || role == auth.Approver
 		case procedure == erasure+"PlanRetention", procedure == erasure+"RunRetention":
