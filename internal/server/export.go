@@ -27,12 +27,12 @@ type exportHandler struct {
 var _ memdv1connect.ExportServiceHandler = (*exportHandler)(nil)
 
 func (h *exportHandler) StartExport(ctx context.Context, req *memdv1.StartExportRequest) (*memdv1.StartExportResponse, error) {
-	if h.store == nil {
-		return nil, &memd.RefusalError{Class: memd.ErrExportsUnavailable, Problem: "memd serve and memd worker need --exports"}
-	}
 	t, id, err := h.about(ctx, req.GetTenant(), req.GetExportId())
 	if err != nil {
 		return nil, err
+	}
+	if h.store == nil {
+		return nil, &memd.RefusalError{Class: memd.ErrExportsUnavailable, Problem: "memd serve and memd worker need --exports"}
 	}
 	if t.Epoch == 0 || t.State >= tenants.StatePurging {
 		return nil, memd.ErrTenantInactive

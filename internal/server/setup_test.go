@@ -62,6 +62,10 @@ func setup(t *testing.T) *installation {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = folder.Close() })
+	if in.exports, err = export.OpenStore(t.Context(), "mem://"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = in.exports.Close() })
 	in.provision = shred.ProvisionConfig{
 		Pool: in.worker, KMS: in.kms.Client(t, kmsemu.Worker), Ledgers: []ledger.Ledger{folder},
 		Installation: uuid.New(), DestroyDelay: 24 * time.Hour, Clock: memd.SystemClock{},
