@@ -19,7 +19,7 @@ const sqlMemories = `
 SELECT m.memory_id, m.owner_no, m.month, m.contributor_no, m.contributor_session, m.dimension, m.vector_format,
   ARRAY(SELECT unnest(ARRAY[c.contributor_no, c.contributor_session]) FROM memd.memory_contributions c
         WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id),
-  m.sealed_text, m.sealed_vector, m.sealed_metadata
+  m.sealed_text, m.sealed_vector, m.sealed_metadata, m.sealed_code
 FROM memd.memories m WHERE m.tenant_no = @tenant AND m.memory_id > @after`
 
 const (
@@ -73,15 +73,15 @@ func (v *Verifier) targetMemories(ctx context.Context, e *exam) ([]uuid.UUID, er
 
 func scanMemory(c pgx.CollectableRow) (row, error) {
 	var (
-		id                 uuid.UUID
-		owner              memd.Number
-		month              memd.Month
-		first              memd.Contribution
-		dimension, format  int
-		more               []int64
-		text, vector, meta []byte
+		id                       uuid.UUID
+		owner                    memd.Number
+		month                    memd.Month
+		first                    memd.Contribution
+		dimension, format        int
+		more                     []int64
+		text, vector, meta, code []byte
 	)
-	err := c.Scan(&id, &owner, &month, &first.Subject, &first.Session, &dimension, &format, &more, &text, &vector, &meta)
+	err := c.Scan(&id, &owner, &month, &first.Subject, &first.Session, &dimension, &format, &more, &text, &vector, &meta, &code)
 	if err != nil {
 		return row{}, err
 	}
@@ -91,7 +91,7 @@ func scanMemory(c pgx.CollectableRow) (row, error) {
 	}
 	return row{
 		name: memd.RowRef{Table: "memories", ID: id.String()}, of: of, owner: owner, memory: true,
-		sealed: [][]byte{text, vector, meta}, key: pg.Args{"after": id},
+		sealed: [][]byte{text, vector, meta, code}, key: pg.Args{"after": id},
 		open: func(k *shred.Keys) (o opened, err error) {
 			s, err := k.Row(month, of)
 			if err != nil {

@@ -22,7 +22,7 @@ type content struct {
 
 // sealed is a content, sealed: nil where there was nothing.
 type sealed struct {
-	text, vector, metadata, digest []byte
+	text, vector, metadata, code, digest []byte
 }
 
 // seal seals all columns of a row with the key of its month and contributions.
@@ -37,6 +37,9 @@ func seal(k *shred.Keys, owner memd.Number, id uuid.UUID, m memd.Month, cs []mem
 		vector = encodeVector(c.unit, c.norm, f)
 		if out.vector, err = s.SealFast(vector, shred.AADMemoryVector(k.Tenant(), owner, id)); err != nil {
 			return out, fmt.Errorf("sealing a vector: %w", err)
+		}
+		if out.code, err = sealCode(k, s, owner, id, c.unit); err != nil {
+			return out, err
 		}
 	}
 	if c.text != "" {

@@ -45,7 +45,8 @@ WHERE f.tenant_no = @tenant AND f.user_ref = @ref`
 const sqlUpdateMemory = `
 UPDATE memd.memories SET month = @month, more_contributions = @more, source_time = @source_time, updated_at = @now,
   expires_at = @expires_at, edited = true, dimension = @dimension, vector_format = @format,
-  content_digest = @digest, sealed_text = @text, sealed_vector = @vector, sealed_metadata = @metadata
+  content_digest = @digest, sealed_text = @text, sealed_vector = @vector, sealed_metadata = @metadata,
+  sealed_code = @code
 WHERE tenant_no = @tenant AND memory_id = @id AND owner_no = @owner AND version = @expected`
 
 // Update changes a row and returns it. The row keeps the contributions that it
@@ -281,7 +282,7 @@ func rewrite(ctx context.Context, db pg.DB, tenant memd.TenantNo, d *draft, inli
 		"tenant": tenant, "id": d.id, "owner": d.owner, "expected": expected, "now": now,
 		"month": d.month, "more": int16(len(further) - 1), "source_time": optional(d.sourceTime), "expires_at": optional(d.expiresAt),
 		"dimension": int16(d.dimension), "format": int16(d.format), "digest": d.digest,
-		"text": d.text, "vector": d.vector, "metadata": d.metadata,
+		"text": d.text, "vector": d.vector, "metadata": d.metadata, "code": d.code,
 	}).Exec(func(tag pgconn.CommandTag) error {
 		updated = tag.RowsAffected()
 		return nil

@@ -22,6 +22,7 @@ const (
 	aadMemoryText     = "memories.text"
 	aadMemoryVector   = "memories.vector"
 	aadMemoryMetadata = "memories.metadata"
+	aadMemoryCode     = "memories.code"
 	aadUserID         = "subjects.user_id"
 	aadSessionID      = "sessions.session_id"
 	aadTree           = "key_trees.sealed"
@@ -46,6 +47,11 @@ func AADMemoryVector(tenant memd.TenantNo, owner memd.Number, id uuid.UUID) []by
 // AADMemoryMetadata binds the sealed metadata of a row.
 func AADMemoryMetadata(tenant memd.TenantNo, owner memd.Number, id uuid.UUID) []byte {
 	return memoryAAD(aadMemoryMetadata, tenant, owner, id)
+}
+
+// AADMemoryCode binds the sealed code of a row's vector.
+func AADMemoryCode(tenant memd.TenantNo, owner memd.Number, id uuid.UUID) []byte {
+	return memoryAAD(aadMemoryCode, tenant, owner, id)
 }
 
 // AADUserID binds the sealed user id of a subject's directory entry.

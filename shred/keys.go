@@ -37,6 +37,7 @@ const (
 	infoSeal       = "/seal"
 	infoDigest     = "/digest"
 	infoEventID    = "memd/event-id/v1"
+	infoRotation   = "memd/rotation/v1"
 
 	labelDigest     = "memd/digest/v1"
 	labelUserRef    = "memd/ref/user/v1"
@@ -235,6 +236,25 @@ func (k *Keys) EventID(s, session memd.Number, event string) (uuid.UUID, error) 
 	id[6] = id[6]&0x0f | 0x80 // version 8: of our own making
 	id[8] = id[8]&0x3f | 0x80 // variant of RFC 9562
 	return id, nil
+}
+
+// Rotation returns the seed of a subject's secret rotation, under which the
+// vectors of its scope are coded: always the same, and gone with the subject's own
+// scope.
+func (k *Keys) Rotation(s memd.Number) (Key, error) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	leaf, err := k.leaf(leafID{branch: leafSession, subject: s, session: memd.OwnScope})
+	if err != nil {
+		return Key{}, err
+	}
+	key, err := hkdf.Key(sha256.New, leaf[:], nil, infoRotation, len(Key{}))
+	clear(leaf[:])
+	if err != nil {
+		return Key{}, fmt.Errorf("deriving a rotation: %w", err)
+	}
+	defer clear(key)
+	return Key(key), nil
 }
 
 // Drop zeroes the tree and every cached leaf and empties the caches. Every

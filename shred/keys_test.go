@@ -195,9 +195,10 @@ func TestKeys_DropMakesEverythingStale(t *testing.T) {
 	_, sessionErr := k.Session(c.Subject, c.Session)
 	_, jobErr := k.Job(c.Subject)
 	_, eventErr := k.EventID(c.Subject, c.Session, "a")
+	_, rotationErr := k.Rotation(c.Subject)
 	_, sealErr := s.Seal([]byte("tea"), nil)
 	_, openErr := s.Open(sealed, nil)
-	for i, err := range []error{rowErr, subjectErr, sessionErr, jobErr, eventErr, sealErr, openErr} {
+	for i, err := range []error{rowErr, subjectErr, sessionErr, jobErr, eventErr, rotationErr, sealErr, openErr} {
 		if !errors.Is(err, memd.ErrStale) {
 			t.Errorf("call %d after drop: %v", i, err)
 		}

@@ -37,6 +37,7 @@ type vectors struct {
 	TreeDigest string            `json:"tree_digest"`
 	Refs       map[string]string `json:"refs"`
 	EventID    string            `json:"event_id"`
+	Rotation   string            `json:"rotation"`
 	// RowDigests pin the digest keys of rows, Sealed their sealing keys.
 	RowDigests map[string]string `json:"row_digests"`
 	Sealed     []sealedVector    `json:"sealed"`
@@ -152,6 +153,11 @@ func computeVectors(t *testing.T) vectors {
 		t.Fatal(err)
 	}
 	v.EventID = id.String()
+	seed, err := k.Rotation(number(t, 1, 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Rotation = hex.EncodeToString(seed[:])
 	for name, s := range vectorSealers(t) {
 		d := s.Digest([]byte("colour"), []byte("red"))
 		v.RowDigests[name] = hex.EncodeToString(d[:])
@@ -159,6 +165,7 @@ func computeVectors(t *testing.T) vectors {
 	for name, aad := range map[string][]byte{
 		"memory text":     shred.AADMemoryText(7, number(t, 1, 5), uuid.UUID{1, 2, 3}),
 		"memory vector":   shred.AADMemoryVector(7, number(t, 1, 5), uuid.UUID{1, 2, 3}),
+		"memory code":     shred.AADMemoryCode(7, number(t, 1, 5), uuid.UUID{1, 2, 3}),
 		"memory metadata": shred.AADMemoryMetadata(7, number(t, 1, 5), uuid.UUID{1, 2, 3}),
 		"user id":         shred.AADUserID(7, number(t, 1, 5)),
 		"session id":      shred.AADSessionID(7, number(t, 1, 5), number(t, 1, 2)),
@@ -258,7 +265,10 @@ func TestVectors_ByHand(t *testing.T) {
 		"one":     v.RowDigests["row/one"],
 		"two":     v.RowDigests["row/two"],
 		"session": v.RowDigests["session/1.5/1.2"],
+
+		"rotation": v.Rotation,
 	}
+	own := "0" + "1" + "00101" + "1" + "1" + "1"
 	event := sum(expand(leaf(five), "memd/event-id/v1"), "memd/event/v1", "event-1")[:16]
 	event[6], event[8] = event[6]&0x0f|0x80, event[8]&0x3f|0x80
 	got["event"] = v.EventID
@@ -276,6 +286,8 @@ func TestVectors_ByHand(t *testing.T) {
 		"one":     rowDigest("memd/row/v1", leaf(month), leaf(five)),
 		"two":     rowDigest("memd/row/v1", leaf(month), leaf(five), leaf(nine)),
 		"session": rowDigest("memd/session/v1", leaf(five)),
+
+		"rotation": hex.EncodeToString(expand(leaf(own), "memd/rotation/v1")),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("derived otherwise than specified:\n%s", diff)
