@@ -66,7 +66,7 @@ func BenchmarkService_Search(b *testing.B) {
 	ref := provenance.RefOf(x.keys(), q.Scope)
 	run("warm", func() {})
 	run("cold", func() { x.m.Evict(x.tenant.No, ref) })
-	x.m.MaxScopeRows = 1
+	x.m.MaxScopeRows, x.m.MaxCodedRows = 1, 1
 	x.m.Evict(x.tenant.No, ref)
 	run("streamed", func() {})
 }

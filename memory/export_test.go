@@ -25,8 +25,18 @@ func (s *Service) Streamed(tenant memd.TenantNo, ref memd.Ref) bool {
 	r := s.residents.get(residentKey{tenant, ref})
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.tooBig
+	return r.tier == tierStreamed
 }
+
+// Coded reports whether a scope is searched by its codes, which are in memory.
+func (s *Service) Coded(tenant memd.TenantNo, ref memd.Ref) bool {
+	t, loaded := s.residents.get(residentKey{tenant, ref}).state()
+	return t == tierCoded && loaded
+}
+
+// Exhaust has every row of a coded scope be a candidate, so that its answers are
+// exact with few rows of few components, which the codes tell little of.
+func (s *Service) Exhaust() { s.exhaustive = true }
 
 // Evict drops a scope from memory.
 func (s *Service) Evict(tenant memd.TenantNo, ref memd.Ref) {
@@ -48,6 +58,35 @@ func (s *Service) Fill(ctx context.Context, k *shred.Keys, t Tenant, ref memd.Re
 // Empty empties a scope in memory as if it had outgrown it and shrunk again.
 func (s *Service) Empty(tenant memd.TenantNo, ref memd.Ref) {
 	r := s.residents.get(residentKey{tenant, ref})
-	r.outgrow()
-	r.shrink()
+	r.outgrow(tierResident, 1)
+	r.shrink(tierCoded, tierResident)
+}
+
+// Impatient has searches read every row themselves instead of waiting for somebody
+// else who is loading their scope.
+func (s *Service) Impatient() { s.patience = 0 }
+
+// RankLate ranks a coded scope in a snapshot from before between.
+func (s *Service) RankLate(ctx context.Context, k *shred.Keys, t Tenant, ref memd.Ref, query []float32, between func()) error {
+	v := &view{s: s, key: residentKey{t.No, ref}, r: s.residents.get(residentKey{t.No, ref})}
+	f, ask := s.filler(v.r, ref, k, t.Dimension)
+	defer f.release()
+	return s.withinSnapshot(ctx, func(db pg.DB) error {
+		if err := sync(ctx, db, t.No, nil, []asked{ask}, []sink{f}); err != nil {
+			return err
+		}
+		between()
+		return v.rank(ctx, db, f, nil, probe{k: k, query: query, now: s.Clock.Now(), top: &topK{k: 10}}, 0)
+	})
+}
+
+// ErrOvertaken is what RankLate returns when memory has gone on.
+var ErrOvertaken = errOvertaken
+
+// Forget empties what is in memory of a scope, which stays what it is.
+func (s *Service) Forget(tenant memd.TenantNo, ref memd.Ref) {
+	r := s.residents.get(residentKey{tenant, ref})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reset()
 }

@@ -74,10 +74,13 @@ func TestService_freshness(t *testing.T) {
 	servers := []*node.Server{b.srv}
 	for _, adjust := range []func(*node.ServerConfig){
 		func(*node.ServerConfig) {},
-		func(c *node.ServerConfig) { c.MaxScopeRows = 12 },         // across the limit all the time
-		func(c *node.ServerConfig) { c.MaxResidentBytes = 30_000 }, // scopes push each other out
+		func(c *node.ServerConfig) { c.MaxScopeRows = 12 },                     // across the limit all the time
+		func(c *node.ServerConfig) { c.MaxScopeRows, c.MaxCodedRows = 5, 20 },  // across two
+		func(c *node.ServerConfig) { c.MaxScopeRows, c.MaxCodedRows = 12, 12 }, // from memory to none
+		func(c *node.ServerConfig) { c.MaxResidentBytes = 30_000 },             // scopes push each other out
 	} {
 		s, _ := b.ServerWith(adjust)
+		s.Memory.Exhaust()
 		servers = append(servers, s)
 	}
 	scopes := []memd.Scope{user("a"), user("b"), user("c"), user("d"), user("e"), shared()}
@@ -241,8 +244,10 @@ func judge(t *testing.T, server int, before, after map[uuid.UUID]tracked, began,
 func TestService_Search_transactionsInFlight(t *testing.T) {
 	b := setup(t)
 	second, _ := b.Server()
-	streaming, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows = 1 })
-	servers := []*memory.Service{b.m, second.Memory, streaming.Memory}
+	streaming, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows, c.MaxCodedRows = 1, 1 })
+	coded, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows = 1 })
+	coded.Memory.Exhaust()
+	servers := []*memory.Service{b.m, second.Memory, streaming.Memory, coded.Memory}
 	src := b.addOne(raw(user("bob"), "s1", "source"))
 	b.addOne(raw(user("ada"), "s1", "first"))
 	for round := range 4 {
@@ -309,7 +314,7 @@ func (b *bundle) holdLineage() (release func()) {
 // the same answers throughout.
 func TestService_Search_acrossTheLimit(t *testing.T) {
 	b := setup(t)
-	few, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows = 20 })
+	few, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows, c.MaxCodedRows = 20, 20 })
 	ref := provenance.RefOf(b.keys(), user("ada"))
 	var rows []memory.Added
 	same := func(streamed bool) {

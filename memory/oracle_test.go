@@ -269,7 +269,9 @@ func TestService_Search_exact(t *testing.T) {
 	}{{tenants.Float32, 1e-5}, {tenants.Float16, 1e-3}} {
 		t.Run(fmt.Sprint("format ", tc.format), func(t *testing.T) {
 			b := setup(t, func(p *tenants.Policy) { p.Dimension, p.VectorFormat = oracleDimension, tc.format })
-			few, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows = 20 })
+			few, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows, c.MaxCodedRows = 20, 20 })
+			coded, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows = 20 })
+			coded.Memory.Exhaust()
 			little, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxResidentBytes = 1 << 14 })
 			seed := uint64(time.Now().UnixNano())
 			t.Log("seed ", seed)
@@ -284,7 +286,7 @@ func TestService_Search_exact(t *testing.T) {
 				got := b.search(b.m, q)
 				want := oracle(rows, q, b.clock.Now())
 				compare(t, got.Hits, want, q.TopK, tc.tolerance)
-				for name, srv := range map[string]*node.Server{"few": few, "little": little} {
+				for name, srv := range map[string]*node.Server{"few": few, "coded": coded, "little": little} {
 					if diff := cmp.Diff(got, b.search(srv.Memory, q)); diff != "" {
 						t.Errorf("query %d: in memory and %s differ:\n%s", i, name, diff)
 					}

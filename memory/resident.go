@@ -5,18 +5,20 @@ import (
 	"errors"
 	"slices"
 	gosync "sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/memory/codes"
 	"forgettable.dev/memd/shred"
 )
 
-// resident is one scope in memory: of each row the vector in clear and what
-// filters need. Texts and metadata stay sealed; once a filter has asked for
-// metadata, its entries are there as hashes that mean nothing outside this
-// process.
+// resident is one scope in memory: of each row what filters need and, by the
+// scope's tier, the vector in clear or its code. Texts and metadata stay sealed;
+// once a filter has asked for metadata, its entries are there as hashes that mean
+// nothing outside this process.
 type resident struct {
 	// load is held by whoever fills an empty scope, so that the others wait for
 	// it instead of loading it too.
@@ -25,7 +27,11 @@ type resident struct {
 	mu     gosync.RWMutex
 	dead   bool // evicted: a newer resident may exist
 	loaded bool
-	tooBig bool // has more than may be resident
+	tier   tier
+	// outgrown is the number of rows at which the scope was found too large for its
+	// vectors to be here.
+	outgrown int
+	loading  *loading // of a coded scope, while somebody loads it
 	// resets tells who asked the database before a reset that the answer is
 	// about what is no longer here.
 	resets  uint64
@@ -38,6 +44,15 @@ type resident struct {
 	hidden  map[memd.Contribution]bool
 	hashed  bool  // the entries have their hashes
 	extra   int64 // bytes of vectors, sealed columns, hashes and contribution lists
+
+	// Of a coded scope: the entries' codes, row by row, their rotation, and when
+	// the first of the rows expires.
+	codes    *codes.Set
+	rotation *codes.Rotation
+	expiry   int64
+	// edits counts changes, and edited is the snapshot that the last of them is of.
+	edits  uint64
+	edited snapshot
 }
 
 // entry is one row of a resident scope. What a scan looks at comes first, so
@@ -74,15 +89,26 @@ func newResident() *resident {
 
 // bytes is what the scope takes. Callers hold mu.
 func (r *resident) bytes() int64 {
-	return residentBytes + int64(len(r.entries))*entryBytes + r.extra
+	b := residentBytes + int64(len(r.entries))*entryBytes + r.extra
+	if r.codes != nil {
+		b += r.codes.Size()
+	}
+	return b
 }
 
-// reset empties the scope and zeroes its vectors. Callers hold mu for writing.
+// reset empties the scope and zeroes its vectors and codes. Its tier stays.
+// Callers hold mu for writing.
 func (r *resident) reset() {
 	wipe(r.entries)
 	r.resets++
-	r.loaded, r.tooBig, r.subject, r.snap = false, false, 0, snapshot{}
-	r.entries, r.hashed, r.extra = nil, false, 0
+	r.edits++
+	r.loaded, r.subject, r.snap, r.edited = false, 0, snapshot{}, snapshot{}
+	r.entries, r.hashed, r.extra, r.expiry = nil, false, 0, 0
+	if r.codes != nil {
+		r.codes.Zero()
+		r.rotation.Zero()
+		r.codes, r.rotation = nil, nil
+	}
 	clear(r.index)
 	clear(r.sets)
 	clear(r.hidden)
@@ -95,30 +121,13 @@ func wipe(entries []entry) {
 	}
 }
 
-// outgrow empties a scope that has more rows than may be resident; shrink lets
-// it become resident again.
-func (r *resident) outgrow() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reset()
-	r.tooBig = true
-}
-
-func (r *resident) shrink() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tooBig = false
-}
-
 // forget empties a scope that is not loaded: whoever is loading it right now
 // may have read what was erased since, and starts over.
 func (r *resident) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.loaded {
-		tooBig := r.tooBig
 		r.reset()
-		r.tooBig = tooBig
 	}
 }
 
@@ -139,6 +148,13 @@ type filler struct {
 	deleted []uuid.UUID
 	rows    []entry // whose vectors are the filler's until apply has given them away
 
+	// Of a coded scope: the rows' codes and their rotation, and who wants to know
+	// how far it is.
+	coded    bool
+	codes    *codes.Set
+	rotation *codes.Rotation
+	progress *atomic.Int64
+
 	// Nearly all rows of a scope are of one conversation and one month: the last
 	// row's contributions, and their key, are the next one's.
 	contributions []memd.Contribution
@@ -152,7 +168,13 @@ func (f *filler) outgrown() bool { return f.room < 0 || f.budget < 0 }
 
 func (f *filler) begin(h header, hides []memd.Contribution, deleted []uuid.UUID) (bool, error) {
 	f.h, f.hides, f.deleted = h, hides, deleted
-	return !h.fenced() && h.subject != 0, nil
+	if wanted := !h.fenced() && h.subject != 0; !wanted || !f.coded {
+		return wanted, nil
+	}
+	var err error
+	f.codes = codes.NewSet(f.dim)
+	f.rotation, err = rotation(f.k, h.subject, f.dim)
+	return err == nil, err
 }
 
 func (f *filler) row(m *fetched) error {
@@ -165,10 +187,16 @@ func (f *filler) row(m *fetched) error {
 	if version >= m.version {
 		return nil
 	}
+	if f.coded && m.dimension != f.dim { // nothing to find it by, or not any more
+		if known {
+			f.deleted = append(f.deleted, m.id)
+		}
+		return nil
+	}
 	if !known {
 		f.room--
 	}
-	f.budget -= bytesOf(m, f.dim)
+	f.budget -= f.bytesOf(m)
 	if f.outgrown() {
 		return errScopeTooBig
 	}
@@ -181,6 +209,13 @@ func (f *filler) row(m *fetched) error {
 	}
 	e := entryOf(m)
 	e.contributions = f.contributions
+	if f.coded {
+		if err := f.code(m, s); err != nil {
+			return err
+		}
+		f.rows = append(f.rows, e)
+		return nil
+	}
 	e.text, e.metadata = m.kept()
 	if m.dimension == f.dim {
 		if e.vector, e.norm, err = m.openVector(f.k, s, make([]float32, 0, f.dim), &f.buffer); err != nil {
@@ -243,6 +278,15 @@ func (f *filler) apply() bool {
 		r.reset() // a new life of the user: everything came
 	}
 	r.loaded, r.subject, r.snap, r.dim = true, f.h.subject, f.h.snap, f.dim
+	if f.coded && r.codes == nil {
+		r.codes, r.rotation, f.rotation = codes.NewSet(f.dim), f.rotation, nil
+	}
+	edits := r.edits
+	defer func() {
+		if r.edits != edits {
+			r.edited = f.h.snap
+		}
+	}()
 	if len(f.hides) > 0 {
 		for _, h := range f.hides {
 			r.hidden[h] = true
@@ -257,7 +301,11 @@ func (f *filler) apply() bool {
 		r.index = make(map[uuid.UUID]int, len(f.rows))
 	}
 	for i := range f.rows {
-		r.put(f.rows[i])
+		if f.coded {
+			r.putCode(f.rows[i], f.codes, i)
+		} else {
+			r.put(f.rows[i])
+		}
 	}
 	f.rows = nil
 	return true
@@ -267,6 +315,12 @@ func (f *filler) apply() bool {
 func (f *filler) release() {
 	wipe(f.rows)
 	f.rows = nil
+	if f.codes != nil {
+		f.codes.Zero()
+	}
+	if f.rotation != nil {
+		f.rotation.Zero()
+	}
 }
 
 // put adds or replaces a row, whose vector is the resident's from now on.
@@ -278,6 +332,7 @@ func (r *resident) put(e entry) {
 		clear(e.vector)
 		return
 	}
+	r.edits++
 	r.hashed = r.hashed && e.metadata == nil
 	r.extra += e.extraBytes()
 	if known {
@@ -330,6 +385,10 @@ func (r *resident) remove(id uuid.UUID) {
 	i, ok := r.index[id]
 	if !ok {
 		return
+	}
+	r.edits++
+	if r.codes != nil {
+		r.codes.Move(i)
 	}
 	last := len(r.entries) - 1
 	r.extra -= r.entries[i].extraBytes()
@@ -390,6 +449,10 @@ func (r *resident) removeWhere(goes func(*entry) bool) {
 	for _, id := range ids {
 		r.remove(id)
 	}
+	r.expiry = 0
+	for i := range r.entries {
+		r.expiry = sooner(r.expiry, r.entries[i].expires)
+	}
 }
 
 // hidesRow reports whether a hide covers a row: it names one of the row's
@@ -413,6 +476,14 @@ func (e *entry) extraBytes() int64 {
 }
 
 // bytesOf is about what a row will take in memory.
+func (f *filler) bytesOf(m *fetched) int64 {
+	if f.coded {
+		return int64(entryBytes + codes.Bytes(f.dim))
+	}
+	return bytesOf(m, f.dim)
+}
+
+// bytesOf is about what a row will take in memory when it is resident.
 func bytesOf(m *fetched, dim int) int64 {
 	return int64(4*dim + entryBytes + len(m.text) + len(m.metadata))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/viterin/vek/vek32"
@@ -62,6 +61,11 @@ func (s *Service) selection(ctx context.Context, k *shred.Keys, scope memd.Scope
 	return sel, err
 }
 
+// narrows reports whether there are rows that do not pass, metadata aside.
+func (sel *selection) narrows() bool {
+	return sel.kinds != 0 || sel.bySession || sel.from != math.MinInt64 || sel.to != math.MaxInt64
+}
+
 // matches reports whether a row passes.
 func (sel *selection) matches(e *entry) bool {
 	switch {
@@ -85,14 +89,14 @@ func (sel *selection) matches(e *entry) bool {
 
 // scan scores every row of a resident scope. It returns errEvicted when the
 // resident was evicted meanwhile.
-func (v *view) scan(k *shred.Keys, query []float32, sel selection, now time.Time, top *topK, scope int) error {
-	r := v.r
-	at := now.UnixMicro()
+func (v *view) scan(p probe, scope int) error {
+	r, query, sel, top := v.r, p.query, p.sel, p.top
+	at := p.now.UnixMicro()
 	expired := false
 	r.mu.RLock()
 	for len(sel.hashes) > 0 && !r.hashed && !r.dead {
 		r.mu.RUnlock()
-		if err := r.hash(k); err != nil {
+		if err := r.hash(p.k); err != nil {
 			return err
 		}
 		r.mu.RLock()
@@ -121,7 +125,7 @@ func (v *view) scan(k *shred.Keys, query []float32, sel selection, now time.Time
 	}
 	r.mu.RUnlock()
 	if expired {
-		r.removeExpired(now)
+		r.removeExpired(p.now)
 	}
 	return nil
 }
@@ -129,13 +133,9 @@ func (v *view) scan(k *shred.Keys, query []float32, sel selection, now time.Time
 // scanner is the sink that scores the rows of a scope that is too big to be
 // resident, one after the other, and keeps none but the best.
 type scanner struct {
+	probe
 	v     *view
-	k     *shred.Keys
-	query []float32
-	sel   selection
-	top   *topK
 	scope int
-	now   time.Time
 
 	hides  []memd.Contribution
 	buffer []float32

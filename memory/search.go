@@ -55,7 +55,7 @@ func (s *Service) Search(ctx context.Context, t Tenant, q Query) (Result, error)
 		return Result{}, err
 	}
 	var out Result
-	crowded := false
+	crowded, overtaken := false, 0
 	err = s.again(ctx, t, func(k *shred.Keys) ([]memd.Ref, error) {
 		sel, err := s.selection(ctx, k, q.Scope, q.Filter)
 		if err != nil {
@@ -67,8 +67,12 @@ func (s *Service) Search(ctx context.Context, t Tenant, q Query) (Result, error)
 		}
 		top := &topK{k: q.TopK, min: q.MinScore, vectors: q.IncludeVectors}
 		out, err = s.search(ctx, k, t, scopes, vector, sel, top, crowded)
-		if errors.Is(err, errEvicted) {
+		switch {
+		case errors.Is(err, errEvicted):
 			crowded, err = true, memd.ErrStale
+		case errors.Is(err, errOvertaken):
+			overtaken++
+			crowded, err = overtaken == attempts-1, memd.ErrStale
 		}
 		return []memd.Ref{provenance.RefOf(k, q.Scope)}, err
 	})
@@ -135,15 +139,15 @@ func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []
 	for _, scope := range scopes {
 		views = append(views, &view{s: s, key: residentKey{t.No, provenance.RefOf(k, scope)}})
 	}
-	if err := s.refresh(ctx, k, t, scopes[0], views, query, sel, top, crowded); err != nil {
+	p := probe{k, scopes[0], query, sel, s.Clock.Now(), top}
+	if err := s.refresh(ctx, t, views, p, crowded); err != nil {
 		return Result{}, err
 	}
-	now := s.Clock.Now()
 	for i, v := range views {
 		if v.scanned || v.fenced {
 			continue
 		}
-		err := v.scan(k, query, sel, now, top, i)
+		err := v.scan(p, i)
 		s.residents.resized(v.key, v.r)
 		if err != nil {
 			return Result{}, err

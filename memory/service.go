@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"forgettable.dev/memd"
@@ -37,9 +38,11 @@ type Tenant struct {
 const (
 	// DefaultMaxResidentBytes bounds what all resident scopes take together.
 	DefaultMaxResidentBytes = 512 << 20
-	// DefaultMaxScopeRows bounds one resident scope; larger ones are scanned
-	// from the database.
+	// DefaultMaxScopeRows bounds a scope whose vectors are in memory, and
+	// DefaultMaxCodedRows one whose codes are; larger ones are scanned from the
+	// database.
 	DefaultMaxScopeRows = 50_000
+	DefaultMaxCodedRows = 2_000_000
 )
 
 // Config says what a Service works with.
@@ -52,10 +55,12 @@ type Config struct {
 	Embedder func(name string, dimension int) (embed.Embedder, error)
 	Clock    memd.Clock
 	Logger   *slog.Logger
-	// MaxResidentBytes and MaxScopeRows bound the memory of resident scopes;
-	// zero means the defaults.
+	// MaxResidentBytes bounds what scopes take in memory, MaxScopeRows one whose
+	// vectors are there, and MaxCodedRows one whose codes are; zero means the
+	// defaults.
 	MaxResidentBytes int64
 	MaxScopeRows     int
+	MaxCodedRows     int
 	// OnChange, if set, is told how many rows were added, updated or deleted.
 	OnChange func(change string, rows int)
 }
@@ -86,6 +91,9 @@ func (c *Config) validate() error {
 	if c.MaxScopeRows == 0 {
 		c.MaxScopeRows = DefaultMaxScopeRows
 	}
+	if c.MaxCodedRows == 0 {
+		c.MaxCodedRows = DefaultMaxCodedRows
+	}
 	return nil
 }
 
@@ -93,6 +101,10 @@ func (c *Config) validate() error {
 type Service struct {
 	Config
 	residents *residents
+
+	loads, loadRows atomic.Int64 // of coded scopes, under way
+	patience        time.Duration
+	exhaustive      bool // every row of a coded scope is a candidate: for tests
 }
 
 // New returns a Service.
@@ -100,7 +112,7 @@ func New(c Config) (*Service, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return &Service{Config: c, residents: newResidents(c.MaxResidentBytes)}, nil
+	return &Service{Config: c, residents: newResidents(c.MaxResidentBytes), patience: patience}, nil
 }
 
 // attempts bounds how often a call starts over because a number or a key that

@@ -16,6 +16,7 @@ type candidate struct {
 	owner memd.Number
 	score float32
 	entry entry
+	bare  bool // its text and metadata are yet to be read
 }
 
 // topK keeps the best candidates seen so far, the worst of them on top.

@@ -3,11 +3,24 @@ package memory
 import (
 	"context"
 	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/shred"
 )
+
+// probe is a search's query as its scopes see it.
+type probe struct {
+	k     *shred.Keys
+	first memd.Scope // of those that are searched
+	query []float32
+	sel   selection
+	now   time.Time
+	top   *topK // what was found so far, in all scopes
+}
 
 // view is one scope during one search.
 type view struct {
@@ -23,79 +36,136 @@ type view struct {
 }
 
 // refresh syncs all views with one statement. Whoever finds a scope empty
-// fills it while the others wait. A scope that is in memory is scanned while the
-// database answers whether anything has changed, and its hits are opened; what
-// was found counts if not.
-func (s *Service) refresh(ctx context.Context, k *shred.Keys, t Tenant, user memd.Scope, views []*view, query []float32, sel selection, top *topK, crowded bool) error {
+// fills it while the others wait. A scope that is in memory is searched there while
+// the database answers whether anything has changed; what was found counts if not.
+// A coded scope is ranked here, in the transaction of that statement.
+func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe, crowded bool) error {
 	scopes, sinks := make([]asked, len(views)), make([]sink, len(views))
 	fillers := make([]*filler, len(views))
+	within := s.Pool.With
 	for i, v := range views {
 		v.r = s.residents.get(v.key)
-		v.r.mu.RLock()
-		loaded, tooBig := v.r.loaded, v.r.tooBig
-		v.r.mu.RUnlock()
-		if !loaded && !tooBig && !crowded {
+		at, loaded := v.r.state()
+		switch {
+		case loaded || crowded:
+		case at == tierResident:
 			v.r.load.Lock() // a user's scope comes before the shared one: no cycle
 			defer v.r.load.Unlock()
+		case at == tierCoded:
+			if err := s.load(ctx, p.k, t, v); err != nil {
+				return err
+			}
 		}
-		fillers[i], scopes[i] = s.filler(v.r, v.key.ref, k, t.Dimension)
-		v.r.mu.RLock()
-		stream := v.r.tooBig || crowded && !v.r.loaded
-		v.r.mu.RUnlock()
-		if stream {
-			fillers[i], scopes[i] = nil, asked{ref: v.key.ref}
-			sinks[i] = &scanner{v: v, k: k, query: query, sel: sel, top: top, scope: i, now: s.Clock.Now()}
+		at, loaded = v.r.state()
+		if at == tierStreamed || !loaded && (crowded || at == tierCoded) {
+			scopes[i] = asked{ref: v.key.ref}
+			sinks[i] = &scanner{v: v, probe: p, scope: i}
 			continue
 		}
+		fillers[i], scopes[i] = s.filler(v.r, v.key.ref, p.k, t.Dimension)
 		defer fillers[i].release()
 		sinks[i] = fillers[i]
+		if fillers[i].coded {
+			within = s.withinSnapshot
+		}
 	}
-	err := s.Pool.With(ctx, func(db pg.DB) error {
+	err := within(ctx, func(db pg.DB) error {
 		if len(views) == 1 && scopes[0].known != 0 {
-			ahead, done := *top, false
-			var opened []Hit
-			same, err := unchanged(ctx, db, t.No, t.Premise, scopes[0], fillers[0], func() {
-				if done = views[0].scan(k, query, sel, s.Clock.Now(), &ahead, 0) == nil; done {
-					opened = s.openKnown(k, user, &ahead)
-				}
-			})
-			if same && done {
-				*top, views[0].scanned, views[0].ahead = ahead, true, opened
-			}
+			same, err := views[0].searchAhead(ctx, db, t, scopes[0], fillers[0], p)
 			if same || err != nil {
 				return err
 			}
 		}
-		return sync(ctx, db, t.No, t.Premise, scopes, sinks)
+		if err := sync(ctx, db, t.No, t.Premise, scopes, sinks); err != nil {
+			return err
+		}
+		for i, v := range views {
+			if f := fillers[i]; f != nil && f.coded {
+				if err := v.rank(ctx, db, f, nil, p, i); err != nil {
+					return err
+				}
+			}
+		}
+		return p.top.dress(ctx, db, t.No)
 	})
 	if errors.Is(err, errScopeTooBig) {
 		for i, f := range fillers {
 			if f != nil && f.outgrown() {
-				views[i].r.outgrow()
-				s.residents.resized(views[i].key, views[i].r)
+				f.outgrow()
+				s.residents.resized(views[i].key, f.r)
 			}
 		}
-		return memd.ErrStale // start over: the scope is scanned from the database
+		return memd.ErrStale // start over: the scope is one tier down
 	}
 	if err != nil {
 		return err
 	}
 	for i, f := range fillers {
-		if f == nil {
-			if c := sinks[i].(*scanner); c.seen < s.MaxScopeRows*3/4 && c.bytes < s.MaxResidentBytes*3/4 {
-				views[i].r.shrink()
+		switch v := views[i]; {
+		case f == nil:
+			c := sinks[i].(*scanner)
+			from, _ := v.r.state()
+			v.r.shrink(from, s.fits(v.r, c.seen, c.bytes, t.Dimension))
+		case f.coded:
+			if v.small() {
+				v.r.shrink(tierCoded, tierResident)
 			}
-			continue
-		}
-		views[i].fenced, views[i].subject = f.h.fenced(), f.h.subject
-		if f.h.epoch > k.Epoch() {
-			return newerEpoch(f.h.epoch)
-		}
-		if !f.apply() {
-			return errEvicted
+		default:
+			if err := v.settle(p.k, f); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// withinSnapshot is Pool.With for what must all read the same.
+func (s *Service) withinSnapshot(ctx context.Context, f func(db pg.DB) error) error {
+	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return s.Pool.Look(ctx, o, func(tx pgx.Tx) error { return f(tx) })
+}
+
+// settle brings what is in memory up to what the filler has read.
+func (v *view) settle(k *shred.Keys, f *filler) error {
+	v.fenced, v.subject = f.h.fenced(), f.h.subject
+	switch {
+	case f.h.epoch > k.Epoch():
+		return newerEpoch(f.h.epoch)
+	case !f.apply():
+		return errEvicted
+	}
+	return nil
+}
+
+// searchAhead asks whether anything has changed in a scope that is in memory, and
+// searches there meanwhile. The hits of a resident scope are opened as well.
+func (v *view) searchAhead(ctx context.Context, db pg.DB, t Tenant, a asked, f *filler, p probe) (same bool, err error) {
+	found, scanned := *p.top, false
+	var opened []Hit
+	var n *narrowed
+	same, err = unchanged(ctx, db, t.No, t.Premise, a, f, func() {
+		if f.coded {
+			n, _ = v.narrow(p) // again, if it did not work
+			return
+		}
+		ahead := p
+		ahead.top = &found
+		if scanned = v.scan(ahead, 0) == nil; scanned {
+			opened = v.s.openKnown(p.k, p.first, &found)
+		}
+	})
+	switch {
+	case !same || err != nil:
+		return same, err
+	case f.coded:
+		if err := v.rank(ctx, db, f, n, p, 0); err != nil {
+			return true, err
+		}
+		return true, p.top.dress(ctx, db, t.No)
+	case scanned:
+		*p.top, v.scanned, v.ahead = found, true, opened
+	}
+	return true, nil
 }
 
 // filler is a sink for what the resident does not know yet, and what to ask.
@@ -103,10 +173,13 @@ func (s *Service) filler(r *resident, ref memd.Ref, k *shred.Keys, dim int) (*fi
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	f := &filler{
-		r: r, k: k, dim: dim, known: r.subject, resets: r.resets,
+		r: r, k: k, dim: dim, known: r.subject, resets: r.resets, coded: r.tier == tierCoded,
 		room: s.MaxScopeRows - len(r.entries), budget: s.MaxResidentBytes - r.bytes(),
 	}
-	return f, asked{ref: ref, known: r.subject, since: r.snap.xmin}
+	if f.coded {
+		f.room = s.MaxCodedRows - len(r.entries)
+	}
+	return f, asked{ref: ref, known: r.subject, since: r.snap.xmin, coded: f.coded}
 }
 
 // errScopeTooBig stops a filler that has read more rows than may be resident.

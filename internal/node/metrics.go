@@ -137,18 +137,21 @@ func (m *Metrics) exported(size int64, c export.Counts) {
 // rotated is the rotator's hook.
 func (m *Metrics) rotated(memd.TenantNo, int64) { m.rotations.Inc() }
 
-// residents reports what searches keep in memory.
-func (m *Metrics) residents(size func() (scopes int, bytes int64)) error {
-	scopes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "memd_resident_scopes", Help: "Scopes whose vectors are in memory.",
-	}, func() float64 { n, _ := size(); return float64(n) })
-	bytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "memd_resident_bytes", Help: "Memory that resident scopes take.",
-	}, func() float64 { _, b := size(); return float64(b) })
-	if err := m.Registry.Register(scopes); err != nil {
-		return err
+// residents reports what searches keep in memory, and what of it is being read.
+func (m *Metrics) residents(size func() (scopes int, bytes int64), loading func() (scopes, rows int64)) error {
+	var err error
+	for _, g := range []struct {
+		name, help string
+		value      func() float64
+	}{
+		{"memd_resident_scopes", "Scopes whose vectors, or codes of them, are in memory.", func() float64 { n, _ := size(); return float64(n) }},
+		{"memd_resident_bytes", "Memory that those scopes take.", func() float64 { _, b := size(); return float64(b) }},
+		{"memd_loading_scopes", "Large scopes whose codes are being read into memory.", func() float64 { n, _ := loading(); return float64(n) }},
+		{"memd_loading_rows", "Rows of those scopes that have been read so far.", func() float64 { _, n := loading(); return float64(n) }},
+	} {
+		err = errors.Join(err, m.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help}, g.value)))
 	}
-	return m.Registry.Register(bytes)
+	return err
 }
 
 // cachedTenants reports how many tenants' keys are in memory.

@@ -31,10 +31,11 @@ type ServerConfig struct {
 	Embed embed.Config
 	// ServeMetrics adds /metrics to the API's port, where it needs no API key.
 	ServeMetrics bool
-	// MaxResidentBytes and MaxScopeRows bound what searches keep in memory; zero
-	// means memory's defaults.
+	// MaxResidentBytes, MaxScopeRows and MaxCodedRows bound what searches keep in
+	// memory; zero means memory's defaults.
 	MaxResidentBytes int64
 	MaxScopeRows     int
+	MaxCodedRows     int
 	// MaxArtifactBytes bounds one version of an artifact; zero means
 	// artifacts.DefaultMaxBytes.
 	MaxArtifactBytes int64
@@ -106,7 +107,7 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	s.Directory = provenance.New(c.Clock)
 	s.Memory, err = memory.New(memory.Config{
 		Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Embedder: embedders(c.Embed), Clock: c.Clock, Logger: c.Logger,
-		MaxResidentBytes: c.MaxResidentBytes, MaxScopeRows: c.MaxScopeRows, OnChange: c.Metrics.changed,
+		MaxResidentBytes: c.MaxResidentBytes, MaxScopeRows: c.MaxScopeRows, MaxCodedRows: c.MaxCodedRows, OnChange: c.Metrics.changed,
 	})
 	if err != nil {
 		return nil, err
@@ -142,7 +143,7 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, errors.Join(c.Metrics.residents(s.Memory.Resident), c.Metrics.cachedTenants("serve", s.Keyring.Cached))
+	return s, errors.Join(c.Metrics.residents(s.Memory.Resident, s.Memory.Loading), c.Metrics.cachedTenants("serve", s.Keyring.Cached))
 }
 
 // tenantExists lets the keyring tell a tenant that is being set up from none.

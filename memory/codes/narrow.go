@@ -27,18 +27,28 @@ const (
 // refused is the distance of a row that is not admitted.
 const refused = math.MaxUint16
 
-// Narrow returns those rows of the set that may be among the k nearest to the
-// query and score at least least. admits, if there is one, says which rows count;
-// it is called from several goroutines. With a k of the set's size all rows
-// are candidates.
-func (s *Set) Narrow(q *Query, k int, least float32, admits func(row int) bool) *Narrowing {
-	distances, counts := s.distances(q, admits)
+// Wanted says what a search is for.
+type Wanted struct {
+	// K is the number of rows, and Least the score that they have to reach.
+	K     int
+	Least float32
+	// Admits, if set, says which rows count. It is called from several goroutines.
+	Admits func(row int) bool
+	// All makes a candidate of every row that counts: for those who drop some by
+	// what only they know.
+	All bool
+}
+
+// Narrow returns those rows of the set that may be among the nearest to the query.
+func (s *Set) Narrow(q *Query, w Wanted) *Narrowing {
+	k := w.K
+	distances, counts := s.distances(q, w.Admits)
 	admitted := 0
 	for _, n := range counts {
 		admitted += n
 	}
 	n := &Narrowing{k: k}
-	if k >= admitted {
+	if w.All || k >= admitted {
 		n.rest = s.estimates(q, distances, 64*s.words, math.Inf(-1))
 		heapify(n.rest)
 		return n
@@ -53,13 +63,13 @@ func (s *Set) Narrow(q *Query, k int, least float32, admits func(row int) bool) 
 	slices.SortFunc(first, func(a, b Candidate) int { return -cmp.Compare(a.Estimate, b.Estimate) })
 	best := float64(first[min(k, len(first))-1].Estimate)
 	// What the k-th best of all scores at least, most likely.
-	floor := max(best-provisionalSigmas*spread(64*s.words, factorOfMost, best), float64(least))
+	floor := max(best-provisionalSigmas*spread(64*s.words, factorOfMost, best), float64(w.Least))
 	p := math.Acos(max(-1, min(1, floor))) / math.Pi
 	far := float64(64*s.words)*p + distanceSigmas*math.Sqrt(float64(64*s.words)*p*(1-p))
 	if int(far) < within {
 		far = float64(within)
 	}
-	n.rest = s.estimates(q, distances, int(far), max(best, float64(least)))
+	n.rest = s.estimates(q, distances, int(far), max(best, float64(w.Least)))
 	heapify(n.rest)
 	return n
 }

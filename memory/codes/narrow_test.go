@@ -98,7 +98,7 @@ func (w *world) exact(q []float32, k int, admits func(int) bool) []scored {
 
 // nearest is how a search uses a Narrowing.
 func (w *world) nearest(q []float32, k int, admits func(int) bool) (top []scored, read int) {
-	n := w.set.Narrow(w.rotation.Query(q), k, -1, admits)
+	n := w.set.Narrow(w.rotation.Query(q), codes.Wanted{K: k, Least: -1, Admits: admits})
 	threshold := float32(math.Inf(-1))
 	for {
 		batch := n.Next(threshold)
@@ -166,7 +166,7 @@ func TestNarrow_unbiased(t *testing.T) {
 		if err := set.Append(rotation.Encode(a)); err != nil {
 			t.Fatal(err)
 		}
-		e := float64(set.Narrow(rotation.Query(b), 1, -1, nil).Next(float32(math.Inf(-1)))[0].Estimate) - want
+		e := float64(set.Narrow(rotation.Query(b), codes.Wanted{K: 1, Least: -1}).Next(float32(math.Inf(-1)))[0].Estimate) - want
 		sum, squares = sum+e, squares+e*e
 	}
 	mean, deviation := sum/trials, math.Sqrt(squares/trials)
@@ -239,7 +239,7 @@ func BenchmarkSet_Narrow(b *testing.B) {
 			w := newWorld(b, 100_000, draw)
 			q := w.rotation.Query(draw())
 			for b.Loop() {
-				w.set.Narrow(q, 10, -1, nil)
+				w.set.Narrow(q, codes.Wanted{K: 10, Least: -1})
 			}
 		})
 	}

@@ -57,6 +57,13 @@ func (n *Narrowing) Next(threshold float32) []Candidate {
 	return out
 }
 
+// Number calls f for every candidate, whose Row is what it returns from then on.
+func (n *Narrowing) Number(f func(row int) int) {
+	for i := range n.rest {
+		n.rest[i].Row = f(n.rest[i].Row)
+	}
+}
+
 // Score tells the exact score of a candidate.
 func (n *Narrowing) Score(c Candidate, exact float32) {
 	n.error.add(float64(c.Estimate), float64(c.Estimate-exact))

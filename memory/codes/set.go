@@ -28,7 +28,7 @@ func (s *Set) Size() int64 { return int64(len(s.blocks)) * blockRows * int64(8*s
 // Append adds an encoded code. Its row is Len before.
 func (s *Set) Append(code []byte) error {
 	if s.n == len(s.blocks)*blockRows {
-		s.blocks = append(s.blocks, block{make([]uint64, blockRows*s.words), make([]float32, blockRows)})
+		s.grow()
 	}
 	s.n++
 	if err := s.Put(s.n-1, code); err != nil {
@@ -46,6 +46,25 @@ func (s *Set) Put(row int, code []byte) error {
 		*factor = f
 	}
 	return err
+}
+
+// Take puts a code of another set for the same dimension in the place of a row, or
+// behind the last.
+func (s *Set) Take(row int, from *Set, at int) {
+	if row == s.n {
+		if s.n == len(s.blocks)*blockRows {
+			s.grow()
+		}
+		s.n++
+	}
+	words, factor := s.at(row)
+	theirs, f := from.at(at)
+	copy(words, theirs)
+	*factor = *f
+}
+
+func (s *Set) grow() {
+	s.blocks = append(s.blocks, block{make([]uint64, blockRows*s.words), make([]float32, blockRows)})
 }
 
 // Move puts the last row in the place of a row, and drops the last.

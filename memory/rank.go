@@ -1,0 +1,224 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/viterin/vek/vek32"
+
+	"forgettable.dev/memd"
+	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory/codes"
+)
+
+// A coded scope is searched inside one transaction that reads from one snapshot:
+// what changed is read first, then the codes say which rows may be among the
+// nearest, and those rows' vectors are read, opened and ranked exactly.
+
+// The ids are looked up one by one, whatever the planner believes of them.
+const sqlCandidates = `
+SELECT u.at, m.version, m.dimension, m.vector_format, m.sealed_vector, m.sealed_metadata
+FROM unnest(@ids::uuid[]) WITH ORDINALITY AS u (id, at) CROSS JOIN LATERAL (
+  SELECT c.version, c.dimension, c.vector_format, c.sealed_vector, CASE WHEN @metadata THEN c.sealed_metadata END AS sealed_metadata
+  FROM memd.memories c WHERE c.tenant_no = @tenant AND c.memory_id = u.id
+  OFFSET 0) m`
+
+const sqlSealedColumns = `
+SELECT m.memory_id, m.sealed_text, m.sealed_metadata FROM memd.memories m
+WHERE m.tenant_no = @tenant AND m.memory_id = ANY (@ids)`
+
+// errOvertaken says that another search brought a coded scope to a later snapshot
+// than this one reads from. It begins again, with a later one still.
+var errOvertaken = errors.New("scope is in memory as of a later snapshot")
+
+// narrowed is what the codes of a scope say to a query, and as of when.
+type narrowed struct {
+	*codes.Narrowing
+	entries []entry // of the candidates
+	subject memd.Number
+	edited  snapshot
+}
+
+// narrow asks the codes. Rows whose time is up leave first: they must not keep
+// others out.
+func (v *view) narrow(p probe) (*narrowed, error) {
+	r := v.r
+	r.mu.RLock()
+	if r.expiry != 0 && r.expiry <= p.now.UnixMicro() {
+		r.mu.RUnlock()
+		r.removeExpired(p.now)
+		r.mu.RLock()
+	}
+	defer r.mu.RUnlock()
+	if r.dead || r.codes == nil || r.dim != len(p.query) {
+		return nil, errEvicted
+	}
+	n := &narrowed{subject: r.subject, edited: r.edited}
+	w := codes.Wanted{K: p.top.k, Least: p.top.least(), All: v.s.exhaustive || len(p.sel.hashes) > 0}
+	sel := p.sel
+	sel.hashes = nil // are not here
+	if sel.narrows() {
+		w.Admits = func(row int) bool { return sel.matches(&r.entries[row]) }
+	}
+	n.Narrowing = r.codes.Narrow(r.rotation.Query(p.query), w)
+	n.Number(func(row int) int {
+		n.entries = append(n.entries, r.entries[row])
+		return len(n.entries) - 1
+	})
+	return n, nil
+}
+
+// rank brings a coded scope up to what the filler has read from db's snapshot, asks
+// its codes, unless that was done, and reads candidates from the database, as many as
+// the data needs.
+func (v *view) rank(ctx context.Context, db pg.DB, f *filler, n *narrowed, p probe, scope int) error {
+	v.scanned = true
+	if err := v.settle(p.k, f); err != nil || v.fenced || v.subject == 0 {
+		return err
+	}
+	if n == nil {
+		var err error
+		if n, err = v.narrow(p); err != nil {
+			return err
+		}
+	}
+	if f.h.snap.before(n.edited) {
+		return errOvertaken
+	}
+	s := scorer{probe: p, n: n, scope: scope}
+	for {
+		least := p.top.least()
+		if v.s.exhaustive {
+			least = float32(math.Inf(-1))
+		}
+		batch := n.Next(least)
+		if len(batch) == 0 {
+			return nil
+		}
+		if err := s.read(ctx, db, batch); err != nil {
+			return err
+		}
+	}
+}
+
+// scorer opens candidates and scores them.
+type scorer struct {
+	probe
+	n     *narrowed
+	scope int
+
+	buffer []float32
+	opened []byte
+}
+
+func (s *scorer) read(ctx context.Context, db pg.DB, batch []codes.Candidate) error {
+	ids := make([]uuid.UUID, len(batch))
+	for i, c := range batch {
+		ids[i] = s.n.entries[c.Row].id
+	}
+	rows, err := db.Query(ctx, sqlCandidates, pg.Args{"tenant": s.k.Tenant(), "ids": ids, "metadata": len(s.sel.hashes) > 0})
+	if err != nil {
+		return fmt.Errorf("reading candidates: %w", err)
+	}
+	defer rows.Close()
+	if err := checkFormat(rows); err != nil {
+		return err
+	}
+	for rows.Next() {
+		c := columns{values: rows.RawValues()}
+		candidate := batch[c.int64()-1]
+		e := &s.n.entries[candidate.Row]
+		version := c.int64()
+		st := stored{id: e.id, owner: s.n.subject, dimension: int(c.int16()), format: VectorFormat(c.int16())}
+		st.vector, st.metadata = c.next(-1), c.next(-1)
+		switch {
+		case c.err != nil:
+			return c.err
+		case version != e.version || st.dimension != len(s.query):
+			return errOvertaken
+		}
+		if err := s.score(candidate, e, &st); err != nil {
+			return err
+		}
+	}
+	if rows.Err() != nil {
+		return fmt.Errorf("reading candidates: %w", rows.Err())
+	}
+	return nil
+}
+
+func (s *scorer) score(c codes.Candidate, e *entry, st *stored) error {
+	key, err := s.k.Row(e.month, e.contributions)
+	if errors.Is(err, memd.ErrMonthExpired) {
+		return nil // It is yet to be deleted.
+	}
+	if err != nil {
+		return err
+	}
+	if s.buffer, e.norm, err = st.openVector(s.k, key, s.buffer[:0], &s.opened); err != nil {
+		return err
+	}
+	score := vek32.Dot(s.query, s.buffer)
+	s.n.Score(c, score)
+	if !s.top.wants(score) {
+		return nil
+	}
+	if len(s.sel.hashes) > 0 && st.metadata != nil {
+		if e.hashes, err = st.hashMetadata(s.k, key); err != nil {
+			return err
+		}
+	}
+	if s.sel.matches(e) {
+		e.vector, e.format = s.top.keep(s.buffer), st.format
+		s.top.offer(candidate{scope: s.scope, owner: s.n.subject, score: score, entry: *e, bare: true})
+	}
+	return nil
+}
+
+// dress reads the sealed columns of those candidates that came without.
+func (t *topK) dress(ctx context.Context, db pg.DB, tenant memd.TenantNo) error {
+	var ids []uuid.UUID
+	at := map[uuid.UUID]*candidate{}
+	for i := range t.heap {
+		if c := &t.heap[i]; c.bare {
+			ids = append(ids, c.entry.id)
+			at[c.entry.id] = c
+			c.bare = false
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	rows, err := db.Query(ctx, sqlSealedColumns, pg.Args{"tenant": tenant, "ids": ids})
+	if err != nil {
+		return fmt.Errorf("reading hits: %w", err)
+	}
+	var id uuid.UUID
+	var text, metadata []byte
+	_, err = pgx.ForEachRow(rows, []any{&id, &text, &metadata}, func() error {
+		e := &at[id].entry
+		e.text, e.metadata = text, metadata
+		text, metadata = nil, nil
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("reading hits: %w", err)
+	}
+	return nil
+}
+
+// least is the score that a row has to reach to get in.
+func (t *topK) least() float32 {
+	least := float32(math.Inf(-1))
+	if t.min != nil {
+		least = *t.min
+	}
+	if len(t.heap) == t.k {
+		least = max(least, t.heap[0].score)
+	}
+	return least
+}
