@@ -83,10 +83,14 @@ func TestService_Search_codedNarrows(t *testing.T) {
 	b := setup(t, func(p *tenants.Policy) { p.Dimension = dimension })
 	s, _ := b.ServerWith(func(c *node.ServerConfig) { c.MaxScopeRows = 100 })
 	r := rand.New(rand.NewPCG(1, 2))
-	vector := func() []float32 {
+	// All but those with one entry of metadata are far nearer to every query.
+	vector := func(n string) []float32 {
 		v := make([]float32, dimension)
 		for i := range v {
 			v[i] = float32(r.NormFloat64())
+		}
+		if n != "7" {
+			v[0] += 20
 		}
 		return v
 	}
@@ -94,9 +98,10 @@ func TestService_Search_codedNarrows(t *testing.T) {
 	for range 12 {
 		rows := make([]memory.Row, memd.MaxBatch)
 		for i := range rows {
+			n := fmt.Sprint(r.IntN(50))
 			rows[i] = memory.Row{
-				Scope: user("ada"), SessionID: fmt.Sprint("s", r.IntN(20)), Kind: memory.KindRaw, Text: "x", Vector: vector(),
-				SourceTime: day(2025, 1, 1+r.IntN(28)), Metadata: map[string]string{"n": fmt.Sprint(r.IntN(50))},
+				Scope: user("ada"), SessionID: fmt.Sprint("s", r.IntN(20)), Kind: memory.KindRaw, Text: "x", Vector: vector(n),
+				SourceTime: day(2025, 1, 1+r.IntN(28)), Metadata: map[string]string{"n": n},
 			}
 		}
 		for i, a := range b.add(rows...) {
@@ -109,7 +114,7 @@ func TestService_Search_codedNarrows(t *testing.T) {
 	} {
 		found, wanted := 0, 0
 		for range 10 {
-			q := memory.Query{Scope: user("ada"), Vector: vector(), TopK: 10, Filter: f}
+			q := memory.Query{Scope: user("ada"), Vector: vector(""), TopK: 10, Filter: f}
 			hits := b.search(s.Memory, q).Hits
 			want := oracle(all, q, b.clock.Now())
 			want = want[:min(10, len(want))]
