@@ -6,8 +6,10 @@
 // holds nothing that can be searched. Search therefore happens here: the
 // vectors of a scope are opened once into memory (a resident scope), scanned
 // exactly, and kept fresh by asking, with every search and in one statement,
-// for what changed since the last one. A scope too large for memory is scanned
-// from the database in constant memory: slower, and the same answer.
+// for what changed since the last one. Of a scope too large for that, codes of the
+// vectors are in memory (a coded scope; package codes): they say which rows are
+// worth reading, and those are ranked exactly. A scope too large even for its codes
+// is scanned from the database in constant memory: slower, and exact.
 //
 // # Freshness
 //

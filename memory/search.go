@@ -42,8 +42,10 @@ type Result struct {
 	Fenced bool
 }
 
-// Search returns the rows whose vectors are nearest the query's: exactly, from
-// exactly what was committed when it began, on every replica. Rows without a
+// Search returns the rows whose vectors are nearest the query's, from exactly what
+// was committed when it began, on every replica, with their exact scores. In a
+// scope that is searched by codes a few in a thousand of the nearest are missed,
+// and the next ones are returned for them (codes.Tolerance); elsewhere none. Rows without a
 // vector, expired rows and rows that somebody being erased contributed to are
 // never among them. It writes nothing.
 func (s *Service) Search(ctx context.Context, t Tenant, q Query) (Result, error) {
