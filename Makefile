@@ -60,6 +60,7 @@ attack: setup ## Race writers against fences for a long time, and break erasures
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestRace_' -timeout 6h ./tombstones
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -race -v -run '^TestRace_' -timeout 6h ./tombstones
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestInvariant5_' -timeout 6h ./erasure
+	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestInvariant5_' -timeout 6h ./shred
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -timeout 6h ./internal/attack
 
 .PHONY: bench

@@ -4,7 +4,7 @@
 // # Facts
 //
 // Triggers write facts (tombstones, fences, erasures, holds, tenants' states,
-// policies and transitions, revoked API keys, punctures, key trees) into
+// policies and transitions, revoked API keys, punctures, purge targets, key trees) into
 // memd.ledger_outbox, in the transaction that makes them. Whoever ships takes all that are committed,
 // writes them as one record to every ledger, and takes them out of the outbox in
 // the transaction that notes the record. A fact is taken out by its own id, not

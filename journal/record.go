@@ -29,9 +29,10 @@ const (
 	KindTransition Kind = 9
 	KindApproval   Kind = 10
 	KindUndo       Kind = 11
+	KindTarget     Kind = 12
 )
 
-var kindNames = [...]string{"unknown", "tombstone", "fence", "erasure", "hold", "tenant", "revoked API key", "puncture", "key tree", "transition", "approval", "undo"}
+var kindNames = [...]string{"unknown", "tombstone", "fence", "erasure", "hold", "tenant", "revoked API key", "puncture", "key tree", "transition", "approval", "undo", "purge target"}
 
 // String returns the kind's name.
 func (k Kind) String() string {

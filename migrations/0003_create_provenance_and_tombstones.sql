@@ -124,10 +124,11 @@ GRANT SELECT ON memd.fence_states TO memd_app, memd_worker;
 -- Permanent marks. kind 1: a session (ref = its keyed digest). kind 2: a session's
 -- content (ref as before): its memories stay and may grow. kind 3: a memory
 -- (ref = its id): versions up to through_version are dead. kind 4: a month of a
--- class (ref = memd.month_ref): retention has expired it.
+-- class (ref = memd.month_ref): retention has expired it. kind 5: a version of an
+-- artifact (ref = its id).
 CREATE TABLE memd.tombstones (
   tenant_no       bigint      NOT NULL,
-  kind            smallint    NOT NULL CHECK (kind BETWEEN 1 AND 4),
+  kind            smallint    NOT NULL CHECK (kind BETWEEN 1 AND 5),
   ref             bytea       NOT NULL,
   owner_no        bigint,
   through_version bigint,

@@ -155,6 +155,39 @@ BEGIN
   RETURN NULL;
 END $$;
 
+-- A version that is deleted loses its number first, and is buried then, so that a
+-- restored backup does not bring it back. Erasures leave tombstones of their own.
+CREATE FUNCTION memd.bury_artifact_versions() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO memd.tombstones (tenant_no, kind, ref, owner_no, changed_xid, recorded_at)
+  SELECT o.tenant_no, 5, uuid_send(o.version_id), o.subject_no, pg_current_xact_id()::text::bigint, now()
+  FROM old_rows o JOIN new_rows n ON n.tenant_no = o.tenant_no AND n.subject_no = o.subject_no
+    AND n.session_no = o.session_no AND n.version_id = o.version_id
+  WHERE o.version IS NOT NULL AND n.version IS NULL
+  ON CONFLICT DO NOTHING;
+  RETURN NULL;
+END $$;
+-- delete_artifact_version deletes a version that was buried, with its chunks, and its
+-- name when that has no other, and returns how many versions that were. For restores,
+-- by the owner.
+CREATE FUNCTION memd.delete_artifact_version(p_tenant bigint, p_subject bigint, p_version uuid) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v memd.artifact_versions;
+BEGIN
+  SELECT x.* INTO v FROM memd.artifact_versions x WHERE x.tenant_no = p_tenant AND x.subject_no = p_subject AND x.version_id = p_version;
+  IF NOT FOUND THEN
+    RETURN 0;
+  END IF;
+  DELETE FROM memd.artifact_chunks c WHERE c.tenant_no = p_tenant AND c.subject_no = p_subject AND c.session_no = v.session_no AND c.version_id = p_version;
+  DELETE FROM memd.artifact_versions x WHERE x.tenant_no = p_tenant AND x.subject_no = p_subject AND x.session_no = v.session_no AND x.version_id = p_version;
+  DELETE FROM memd.artifacts a WHERE a.tenant_no = p_tenant AND a.subject_no = p_subject AND a.session_no = v.session_no AND a.artifact_id = v.artifact_id
+    AND NOT EXISTS (SELECT FROM memd.artifact_versions x WHERE x.tenant_no = a.tenant_no AND x.subject_no = a.subject_no
+                    AND x.session_no = a.session_no AND x.artifact_id = a.artifact_id);
+  RETURN 1;
+END $$;
+
 -- What foreign keys would do: nothing goes before what belongs to it, and nothing
 -- comes without what it belongs to. By statement and not by row, because looking
 -- for what belongs to each single row is most of what it costs to erase many.
@@ -208,6 +241,8 @@ CREATE TRIGGER guard_update AFTER UPDATE ON memd.artifact_versions REFERENCING O
   FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_artifacts_update();
 CREATE TRIGGER guard_insert AFTER INSERT ON memd.artifact_chunks REFERENCING NEW TABLE AS new_rows
   FOR EACH STATEMENT EXECUTE FUNCTION memd.guard_artifact_chunks();
+CREATE TRIGGER bury AFTER UPDATE ON memd.artifact_versions REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+  FOR EACH STATEMENT EXECUTE FUNCTION memd.bury_artifact_versions();
 CREATE TRIGGER belongs_insert AFTER INSERT ON memd.artifact_versions REFERENCING NEW TABLE AS new_rows
   FOR EACH STATEMENT EXECUTE FUNCTION memd.versions_have_names();
 CREATE TRIGGER belongs_update AFTER UPDATE ON memd.artifact_versions REFERENCING NEW TABLE AS new_rows
@@ -217,10 +252,12 @@ CREATE TRIGGER last AFTER DELETE ON memd.artifact_versions REFERENCING OLD TABLE
 CREATE TRIGGER last AFTER DELETE ON memd.artifacts REFERENCING OLD TABLE AS old_rows
   FOR EACH STATEMENT EXECUTE FUNCTION memd.names_go_last();
 REVOKE ALL ON FUNCTION memd.guard_artifacts_insert(), memd.guard_artifacts_update(), memd.guard_artifact_chunks(),
-  memd.versions_have_names(), memd.names_go_last(), memd.saves_go_last() FROM PUBLIC;
+  memd.versions_have_names(), memd.names_go_last(), memd.saves_go_last(), memd.bury_artifact_versions(),
+  memd.delete_artifact_version(bigint, bigint, uuid) FROM PUBLIC;
 
 -- +goose Down
 DROP VIEW memd.content_months, memd.artifact_owners;
 DROP TABLE memd.artifact_chunks, memd.artifact_versions, memd.artifacts;
 DROP FUNCTION memd.guard_artifact_chunks(), memd.guard_artifacts_update(), memd.guard_artifacts_insert(),
-  memd.versions_have_names(), memd.names_go_last(), memd.saves_go_last();
+  memd.versions_have_names(), memd.names_go_last(), memd.saves_go_last(), memd.bury_artifact_versions(),
+  memd.delete_artifact_version(bigint, bigint, uuid);

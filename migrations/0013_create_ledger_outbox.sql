@@ -6,10 +6,10 @@
 -- codes and sealed values; nothing that names anybody. kind 1 tombstone, 2
 -- fence, 3 erasure, 4 legal hold, 5 tenant, 6 revoked API key, 7 puncture, 8 key
 -- tree (without the tree, which the ledger has itself), 9 tenant's transition, 10
--- approval of a purge, 11 undone erasure.
+-- approval of a purge, 11 undone erasure, 12 purge target, or that one was deleted.
 CREATE TABLE memd.ledger_outbox (
   fact_id bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  kind    smallint NOT NULL CHECK (kind BETWEEN 1 AND 11),
+  kind    smallint NOT NULL CHECK (kind BETWEEN 1 AND 12),
   fact    jsonb    NOT NULL
 );
 GRANT SELECT ON memd.ledger_outbox TO memd_app, memd_worker;
@@ -82,6 +82,14 @@ CREATE FUNCTION memd.note_fact() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   INSERT INTO memd.ledger_outbox (kind, fact) VALUES (TG_ARGV[0]::smallint, to_jsonb(NEW) - TG_ARGV[1]::text[]);
+  RETURN NULL;
+END $$;
+
+CREATE FUNCTION memd.note_deleted_target() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO memd.ledger_outbox (kind, fact)
+  VALUES (12, jsonb_build_object('tenant_no', OLD.tenant_no, 'target_id', OLD.target_id, 'deleted', true));
   RETURN NULL;
 END $$;
 
@@ -170,6 +178,9 @@ BEGIN
     INSERT INTO memd.tombstones AS t VALUES (d.*)
     ON CONFLICT (tenant_no, kind, ref) DO UPDATE SET
       through_version = greatest(t.through_version, excluded.through_version), changed_xid = excluded.changed_xid;
+    IF d.kind = 5 THEN
+      n := memd.delete_artifact_version(d.tenant_no, d.owner_no, encode(d.ref, 'hex')::uuid);
+    END IF;
     IF d.kind = 4 THEN
       SELECT sum(memd.delete_month(d.tenant_no, x.class, x.month)) INTO n
       FROM memd.expired_months x WHERE x.tenant_no = d.tenant_no AND memd.month_ref(x.class, x.month) = d.ref;
@@ -226,6 +237,15 @@ BEGIN
   WHEN 11 THEN
     PERFORM memd.replay_row('memd.undos', 'tenant_no, request_id', p_fact);
     PERFORM memd.undo_erasure((p_fact ->> 'tenant_no')::bigint, (p_fact ->> 'request_id')::uuid);
+  WHEN 12 THEN
+    -- Of two with one name the later is there, or comes with a fact of its own; a
+    -- tenant that is being purged gets none.
+    IF p_fact ? 'deleted' THEN
+      DELETE FROM memd.purge_targets g
+      WHERE g.tenant_no = (p_fact ->> 'tenant_no')::bigint AND g.target_id = (p_fact ->> 'target_id')::uuid;
+    ELSIF EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = (p_fact ->> 'tenant_no')::bigint AND t.state < 6) THEN
+      INSERT INTO memd.purge_targets SELECT * FROM jsonb_populate_record(NULL::memd.purge_targets, p_fact) ON CONFLICT DO NOTHING;
+    END IF;
   END CASE;
   RETURN n;
 END $$;
@@ -298,6 +318,7 @@ BEGIN
     UNION ALL SELECT 7, 5, to_jsonb(p) FROM memd.punctures p
     UNION ALL SELECT 8, 6, to_jsonb(k) - 'sealed' FROM memd.key_trees k
     UNION ALL SELECT 9, 7, to_jsonb(x) FROM memd.tenant_transitions x
+    UNION ALL SELECT 12, 7, to_jsonb(g) FROM memd.purge_targets g
     UNION ALL SELECT 11, 8, to_jsonb(u) FROM memd.undos u WHERE u.epoch IS NOT NULL
     UNION ALL SELECT 6, 7, jsonb_build_object('key_id', r.key_id, 'revoked_at', r.revoked_at)
     FROM memd.principals r WHERE r.revoked_at IS NOT NULL
@@ -307,7 +328,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-REVOKE ALL ON FUNCTION memd.server(), memd.ledger_position(), memd.note_facts(), memd.note_fact(),
+REVOKE ALL ON FUNCTION memd.server(), memd.ledger_position(), memd.note_facts(), memd.note_fact(), memd.note_deleted_target(),
   memd.ledger_advance(bigint, bytea, bytea, bigint[]), memd.adopt_server(text, bigint),
   memd.replay_row(regclass, text, jsonb), memd.replay_rows(jsonb[]), memd.replay_fact(smallint, jsonb), memd.note_all(), memd.replay_hold(jsonb),
   memd.reopen_erasure(bigint, uuid), memd.begin_restore(), memd.end_restore(bigint), memd.release_restore() FROM PUBLIC;
@@ -341,6 +362,10 @@ CREATE TRIGGER fact AFTER INSERT OR UPDATE ON memd.holds
   FOR EACH ROW EXECUTE FUNCTION memd.note_fact('4', '{}');
 CREATE TRIGGER fact AFTER INSERT ON memd.key_trees
   FOR EACH ROW EXECUTE FUNCTION memd.note_fact('8', '{sealed}');
+CREATE TRIGGER fact AFTER INSERT ON memd.purge_targets
+  FOR EACH ROW EXECUTE FUNCTION memd.note_fact('12', '{}');
+CREATE TRIGGER fact_delete AFTER DELETE ON memd.purge_targets
+  FOR EACH ROW EXECUTE FUNCTION memd.note_deleted_target();
 CREATE TRIGGER fact AFTER INSERT ON memd.tenant_transitions
   FOR EACH ROW EXECUTE FUNCTION memd.note_fact('9', '{}');
 CREATE TRIGGER fact AFTER INSERT OR UPDATE ON memd.approvals
@@ -359,9 +384,11 @@ DROP TRIGGER fact_update ON memd.tenants;
 DROP TRIGGER fact ON memd.principals;
 DROP TRIGGER fact ON memd.holds;
 DROP TRIGGER fact ON memd.key_trees;
+DROP TRIGGER fact ON memd.purge_targets;
+DROP TRIGGER fact_delete ON memd.purge_targets;
 DROP TRIGGER fact ON memd.tenant_transitions;
 DROP TRIGGER fact ON memd.approvals;
 DROP FUNCTION memd.release_restore(), memd.end_restore(bigint), memd.begin_restore(), memd.reopen_erasure(bigint, uuid), memd.replay_hold(jsonb), memd.note_all(), memd.replay_fact(smallint, jsonb), memd.replay_rows(jsonb[]), memd.replay_row(regclass, text, jsonb),
-  memd.adopt_server(text, bigint), memd.ledger_advance(bigint, bytea, bytea, bigint[]), memd.note_fact(), memd.note_facts(),
+  memd.adopt_server(text, bigint), memd.ledger_advance(bigint, bytea, bytea, bigint[]), memd.note_fact(), memd.note_facts(), memd.note_deleted_target(),
   memd.ledger_position(), memd.server();
 DROP TABLE memd.replays, memd.ledger_state, memd.ledger_outbox;

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/memdtest"
@@ -35,6 +36,9 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 	secret := w.Key(w.tenant.No, auth.Agent)
 	staying := w.Tenant("staying", memdtest.Policy())
 	w.Approve(w.srv, staying.No)
+	files := newFiles(w)
+	files.save("kept", "gone", "of two", "of two")
+	files.register("old")
 	snapshot := w.snapshot()
 
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
@@ -64,6 +68,11 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	files.save("late")
+	files.delete("gone", artifacts.All)
+	files.delete("of two", 0)
+	files.unregister("old")
+	files.register("new")
 	late := w.Tenant("late", memdtest.Policy())
 	w.flush()
 
@@ -112,6 +121,9 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 		t.Errorf("tenant number %d after %d", next.No, late.No)
 	}
 	_ = secret
+	// What was deleted stays so; what was only saved is lost, as everything is.
+	files.wants("kept 0", "of two 1")
+	files.registered("new")
 }
 
 // The ledger lost its key trees, and the tree of the backup is under a version

@@ -108,7 +108,7 @@ func ReadUndoRequest(ctx context.Context, db pg.DB, kms KMS, tenant memd.TenantN
 	var sealed []byte
 	err := db.QueryRow(ctx, sqlReadUndoRequest, pg.Args{"tenant": tenant, "request": request}).Scan(&r.By, &r.At, &sealed)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return r, fmt.Errorf("nobody asked for this undo: %w", memd.ErrNotFound)
+		return r, fmt.Errorf("nobody else asked for this undo: %w", memd.ErrNotFound)
 	}
 	if err != nil {
 		return r, fmt.Errorf("reading who asks for an undo: %w", err)

@@ -37,7 +37,7 @@ var durability = map[string]func(answer any) bool{
 	memdv1connect.ArtifactServiceListArtifactsProcedure:        never,
 	memdv1connect.ArtifactServiceListArtifactVersionsProcedure: never,
 	memdv1connect.ArtifactServiceGetArtifactVersionProcedure:   never,
-	memdv1connect.ArtifactServiceDeleteArtifactProcedure:       never,
+	memdv1connect.ArtifactServiceDeleteArtifactProcedure:       always,
 
 	// Of a compaction that a rollback takes back nothing is lost but the request.
 	memdv1connect.CompactServicePlanCompactionProcedure:        never,
@@ -77,8 +77,8 @@ var durability = map[string]func(answer any) bool{
 	memdv1connect.ErasureServiceListHoldsProcedure:       never,
 
 	memdv1connect.TargetServiceListTargetsProcedure:  never,
-	memdv1connect.TargetServiceCreateTargetProcedure: never,
-	memdv1connect.TargetServiceDeleteTargetProcedure: never,
+	memdv1connect.TargetServiceCreateTargetProcedure: always,
+	memdv1connect.TargetServiceDeleteTargetProcedure: always,
 	memdv1connect.TargetServiceTestTargetProcedure:   never,
 
 	memdv1connect.AdminServiceGetTenantProcedure:       never,
