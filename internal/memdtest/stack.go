@@ -34,6 +34,8 @@ import (
 
 // Stack is a running memd.
 type Stack struct {
+	app *pg.Pool // the application's, once it was needed
+
 	DB  *pgtest.DB
 	KMS *kmstest.Emulator
 	// Ledger is the folder of the only ledger.

@@ -19,7 +19,7 @@ import (
 func (s *Stack) Drain(no memd.TenantNo) tenants.Tenant {
 	s.t.Helper()
 	var t tenants.Tenant
-	err := s.DB.Pool(node.AppRole).InTx(s.t.Context(), func(tx pgx.Tx) (err error) {
+	err := s.appPool().InTx(s.t.Context(), func(tx pgx.Tx) (err error) {
 		if t, err = tenants.GetByNo(s.t.Context(), tx, no); err != nil {
 			return err
 		}
@@ -37,6 +37,14 @@ func (s *Stack) Drain(no memd.TenantNo) tenants.Tenant {
 	return t
 }
 
+// appPool is one for all calls: a sweep makes hundreds.
+func (s *Stack) appPool() *pg.Pool {
+	if s.app == nil {
+		s.app = s.DB.Pool(node.AppRole)
+	}
+	return s.app
+}
+
 // unread is a reason that nobody opens.
 func unread(time.Time, string) ([]byte, error) { return []byte("sealed"), nil }
 
@@ -46,7 +54,7 @@ func (s *Stack) Approve(srv *node.Server, no memd.TenantNo) auth.Key {
 	s.t.Helper()
 	t := s.Drain(no)
 	var k auth.Key
-	err := s.DB.Pool(node.AppRole).With(s.t.Context(), func(db pg.DB) (err error) {
+	err := s.appPool().With(s.t.Context(), func(db pg.DB) (err error) {
 		k, _, err = auth.Create(s.t.Context(), db, s.clock.Now(), auth.NewKey{Name: "approver", Roles: auth.Approver})
 		return err
 	})
