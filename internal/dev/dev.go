@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -223,6 +224,7 @@ func (d *Dev) open(ctx context.Context, c Config) error {
 		Witness: node.Witness{PagesURL: d.Cluster.URL(Database, "")},
 		Compaction: node.Compaction{
 			URL: d.Cluster.URL(Database, compact.Role), Disk: compact.Disk{DataDir: d.Cluster.Data()},
+			ErasureInterval: time.Second, // Nobody waits ten minutes for a receipt here.
 		},
 	})
 	if err != nil {

@@ -15,6 +15,8 @@ type Compaction struct {
 	URL string
 	// Disk says where the free space of the database's disk can be seen.
 	Disk compact.Disk
+	// ErasureInterval is compact.Config's; zero is its default.
+	ErasureInterval time.Duration
 }
 
 // openCompaction opens what compacts, if there is a connection for it.
@@ -29,6 +31,7 @@ func (w *Worker) openCompaction(ctx context.Context, c WorkerConfig) error {
 	w.closers = append(w.closers, func(context.Context) error { maintain.Close(); return nil })
 	w.compact, err = compact.NewRunner(compact.Config{
 		Pool: w.Pool, Maintain: maintain, Disk: c.Compaction.Disk, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.compact(),
+		ErasureInterval: c.Compaction.ErasureInterval,
 	})
 	return err
 }
