@@ -40,6 +40,15 @@ type world struct {
 	installation uuid.UUID
 	log          *slog.Logger
 	tenants      *atomic.Int64
+	asOwner      *pg.Pool // see owner
+}
+
+// owner is a pool of the database's owner, one for all calls.
+func (w *world) owner() *pg.Pool {
+	if w.asOwner == nil {
+		w.asOwner = w.db.Pool("")
+	}
+	return w.asOwner
 }
 
 func newWorld(t *testing.T) *world {

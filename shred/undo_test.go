@@ -32,7 +32,7 @@ func (w *world) restorer() shred.Restorer {
 func (w *world) approved(tenant memd.TenantNo, request uuid.UUID) {
 	w.t.Helper()
 	asker := uuid.New()
-	err := w.db.Pool("").With(w.t.Context(), func(db pg.DB) error {
+	err := w.owner().With(w.t.Context(), func(db pg.DB) error {
 		if err := shred.RequestUndo(w.t.Context(), db, w.identity("emulator:"+w.address, kmsemu.Worker), tenant, request, asker, "the wrong one", time.Now()); err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (w *world) approved(tenant memd.TenantNo, request uuid.UUID) {
 func TestRotator_Undo(t *testing.T) {
 	w := newWorld(t)
 	tenant := w.tenant()
-	r := w.rotator(func(c *shred.RotatorConfig) { c.Pool = w.db.Pool("") })
+	r := w.rotator(func(c *shred.RotatorConfig) { c.Pool = w.owner() })
 	wrong := uuid.New()
 	session := shred.SessionPath(number(t, 1, 2), memd.ClassMemory, number(t, 1, 3))
 	w.punctureFor(wrong, tenant, subject(t, 2), shred.JobPath(number(t, 1, 9)))
@@ -91,7 +91,7 @@ func TestRotator_Undo(t *testing.T) {
 func TestRotator_UndoTooLate(t *testing.T) {
 	w := newWorld(t)
 	tenant := w.tenant()
-	r := w.rotator(func(c *shred.RotatorConfig) { c.Pool = w.db.Pool("") })
+	r := w.rotator(func(c *shred.RotatorConfig) { c.Pool = w.owner() })
 	wrong := uuid.New()
 	w.punctureFor(wrong, tenant, subject(t, 2))
 	w.rotate(r, tenant)

@@ -74,7 +74,7 @@ func (w *world) breakUndo(k int, mode fault.Mode) (kind string, blown bool) {
 	if kind, blown = fuse.Blown(); !blown && err != nil {
 		w.t.Fatalf("point %d was not reached, and yet: %v", k, err)
 	}
-	clean := w.rotator(func(c *shred.RotatorConfig) { c.Pool = w.db.Pool("") })
+	clean := w.rotator(func(c *shred.RotatorConfig) { c.Pool = w.owner() })
 	if _, err := clean.Undo(w.t.Context(), tenant, wrong, w.restorer()); err != nil {
 		w.t.Errorf("resuming: %v", err)
 	}
