@@ -92,7 +92,7 @@ func (j *Journal) ship(ctx context.Context) error {
 // shipRecord writes the next record, if there are facts, and returns their
 // number.
 func (j *Journal) shipRecord(ctx context.Context) (int, error) {
-	shipped := 0
+	shipped, seq := 0, int64(0)
 	err := j.c.Pool.InTx(ctx, func(tx pgx.Tx) error {
 		if err := lockShipping(ctx, tx); err != nil {
 			return err
@@ -113,14 +113,16 @@ func (j *Journal) shipRecord(ctx context.Context) (int, error) {
 			Installation: p.Installation, Generation: p.Generation, Seq: p.Seq + 1,
 			Previous: previousOf(p.Digest), Rebuilt: j.c.Rebuilding, Facts: facts,
 		}
-		if shipped, err = j.write(ctx, tx, p, r); err != nil {
-			return err
-		}
-		return nil
+		seq = r.Seq
+		shipped, err = j.write(ctx, tx, p, r)
+		return err
 	})
 	if err != nil {
 		return 0, err
 	}
+	// Not before it is committed: whoever looks meanwhile would miss it, and close
+	// the gate.
+	j.seen(seq)
 	return shipped, nil
 }
 
@@ -164,7 +166,6 @@ func (j *Journal) write(ctx context.Context, tx pgx.Tx, p Position, r Record) (i
 	if !noted {
 		return 0, fmt.Errorf("the journal moved on elsewhere: %w", memd.ErrStale)
 	}
-	j.seen(r.Seq)
 	// At least one more round, when the record was somebody else's and small.
 	return recordFacts, nil
 }
