@@ -80,7 +80,7 @@ func limitLocks(ctx context.Context, conn *pgxpool.Conn, d time.Duration) error 
 
 // Two statements. TRUNCATE, because the pages at a table's end that held only
 // deleted rows go back to the file system; it gives up by itself as soon as anybody
-// else wants the table. Nothing is analysed: see migration 0019.
+// else wants the table. Nothing is analysed: see migration 0018.
 func vacuumOf(table string) string {
 	return `VACUUM (INDEX_CLEANUP ON, TRUNCATE ON) ` + pgx.Identifier{"memd", table}.Sanitize()
 }

@@ -180,7 +180,7 @@ BEGIN
   END IF;
   -- A row with an event of usual length stays in one piece.
   EXECUTE format('CREATE TABLE memd.%I (LIKE memd.session_events INCLUDING ALL) WITH (toast_tuple_target = 8160)', name);
-  EXECUTE format('ALTER TABLE memd.%I ALTER COLUMN sealed SET STATISTICS 0', name); -- as in 0019
+  EXECUTE format('ALTER TABLE memd.%I ALTER COLUMN sealed SET STATISTICS 0', name); -- as in 0018
   EXECUTE format('ALTER TABLE memd.session_events ATTACH PARTITION memd.%I FOR VALUES IN (%s)', name, p_month);
 END $$;
 
