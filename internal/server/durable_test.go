@@ -20,7 +20,7 @@ import (
 func TestDurability_KnowsEveryProcedure(t *testing.T) {
 	reads := []string{
 		"Search", "Get", "List", "Load", "Watch", "Verify", "DryRun", "Test", "Save", "Append", "CreateSession", "CreateApiKey",
-		"CreateTarget", "DeleteTarget", "DeleteArtifact", "RemoveSurvivors", "PlanRetention",
+		"RemoveSurvivors", "PlanRetention",
 		"StartExport", "DeleteExport", "CreateExportLink", "RevokeExportLink",
 		"PlanCompaction", "RunCompaction", "PauseCompaction", "ResumeCompaction", "SetCompactionSchedule",
 	}
