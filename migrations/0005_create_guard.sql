@@ -17,11 +17,13 @@ CREATE FUNCTION memd.lock_lo(p_ref bytea) RETURNS integer LANGUAGE sql IMMUTABLE
   SELECT (get_byte(p_ref, 4) << 24) | (get_byte(p_ref, 5) << 16) | (get_byte(p_ref, 6) << 8) | get_byte(p_ref, 7)
 $$;
 
--- month_gone says whether retention has expired a month of a class. Like refusals
--- it becomes part of the query that calls it.
-CREATE FUNCTION memd.month_gone(p_tenant bigint, p_class smallint, p_month integer) RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT EXISTS (SELECT FROM memd.tombstones d
-                 WHERE d.tenant_no = p_tenant AND d.kind = 4 AND d.ref = memd.month_ref(p_class, p_month))
+-- month_gone has a row when retention has expired a month of a class. It returns
+-- rows because, like refusals, it is to become part of the query that calls it: a
+-- function of a value that looks into a table is parsed and planned at every call.
+CREATE FUNCTION memd.month_gone(p_tenant bigint, p_class smallint, p_month integer)
+RETURNS TABLE (expired_at timestamptz) LANGUAGE sql STABLE AS $$
+  SELECT d.recorded_at FROM memd.tombstones d
+  WHERE d.tenant_no = p_tenant AND d.kind = 4 AND d.ref = memd.month_ref(p_class, p_month)
 $$;
 
 -- try_lock takes one user's lock, shared, if that can be done without waiting.
@@ -214,7 +216,7 @@ BEGIN
       SELECT 'MD003' AS code FROM new_rows n JOIN memd.tombstones d
         ON d.tenant_no = n.tenant_no AND d.kind = 3 AND d.ref = uuid_send(n.memory_id) AND d.through_version >= n.version
       UNION ALL SELECT 'MD010' FROM (SELECT DISTINCT n.tenant_no, n.month FROM new_rows n) n
-        WHERE memd.month_gone(n.tenant_no, 1::smallint, n.month)
+        WHERE EXISTS (SELECT FROM memd.month_gone(n.tenant_no, 1::smallint, n.month))
     ) v LIMIT 1;
   END IF;
   IF code IS NOT NULL THEN
@@ -246,7 +248,7 @@ BEGIN
   END IF;
   PERFORM memd.guard(t, s, x, m);
   IF EXISTS (SELECT FROM (SELECT n.tenant_no, n.month FROM new_rows n UNION SELECT o.tenant_no, o.month FROM old_rows o) u
-             WHERE memd.month_gone(u.tenant_no, 1::smallint, u.month)) THEN
+             WHERE EXISTS (SELECT FROM memd.month_gone(u.tenant_no, 1::smallint, u.month))) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   -- What an update replaced must not come back with a restore.
@@ -385,7 +387,7 @@ BEGIN
   SELECT o.tenant_no, 3, uuid_send(o.memory_id), o.owner_no, 9223372036854775807, pg_current_xact_id()::text::bigint, now()
   FROM old_rows o
   WHERE (o.expires_at IS NULL OR o.expires_at > now() OR coalesce(current_setting('memd.sweep', true), '') <> 'on')
-    AND NOT memd.month_gone(o.tenant_no, 1::smallint, o.month)
+    AND NOT EXISTS (SELECT FROM memd.month_gone(o.tenant_no, 1::smallint, o.month))
     AND NOT EXISTS (SELECT FROM memd.hides h
                     WHERE h.tenant_no = o.tenant_no AND h.owner_no = o.owner_no
                       AND h.contributor_no IN (o.contributor_no, o.owner_no)

@@ -279,7 +279,7 @@ CREATE FUNCTION memd.create_session(p_tenant bigint, p_subject bigint, p_session
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM memd.enter_content(p_tenant, p_subject, p_session, p_app, p_now);
-  IF memd.month_gone(p_tenant, 0::smallint, memd.month_of(p_now)) THEN
+  IF EXISTS (SELECT FROM memd.month_gone(p_tenant, 0::smallint, memd.month_of(p_now))) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   INSERT INTO memd.session_heads (tenant_no, subject_no, session_no, user_ref, session_ref, app, month, created_at, updated_at)
@@ -329,7 +329,7 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'no such session' USING ERRCODE = 'MD020';
   END IF;
-  IF memd.month_gone(p_tenant, 0::smallint, the_month) THEN
+  IF EXISTS (SELECT FROM memd.month_gone(p_tenant, 0::smallint, the_month)) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   IF p_seen < before THEN
@@ -412,7 +412,7 @@ BEGIN
       AND NOT EXISTS (SELECT FROM memd.fences f WHERE f.tenant_no = p_tenant AND f.user_ref = p_ref
                         AND (f.state IN (1, 2) OR p_source IS NULL OR f.erased_before > p_source))
       AND NOT EXISTS (SELECT FROM memd.tombstones d WHERE d.tenant_no = p_tenant AND d.kind IN (1, 2) AND d.ref = p_session_ref)
-      AND NOT memd.month_gone(p_tenant, 0::smallint, h.month)
+      AND NOT EXISTS (SELECT FROM memd.month_gone(p_tenant, 0::smallint, h.month))
     RETURNING h.month, h.next_seq - 1 INTO the_month, place;
     IF FOUND THEN
       INSERT INTO memd.session_events (tenant_no, subject_no, session_no, month, seq, event_digest, source_time, appended_at, sealed)

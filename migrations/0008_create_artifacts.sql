@@ -106,7 +106,7 @@ BEGIN
   IF t IS NOT NULL THEN
     PERFORM memd.guard_content(t, s, x, m);
   END IF;
-  IF EXISTS (SELECT FROM new_rows n WHERE n.session_no <> 1099511627777 AND memd.month_gone(n.tenant_no, 0::smallint, n.month)) THEN
+  IF EXISTS (SELECT FROM new_rows n WHERE n.session_no <> 1099511627777 AND EXISTS (SELECT FROM memd.month_gone(n.tenant_no, 0::smallint, n.month))) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   RETURN NULL;
@@ -123,7 +123,7 @@ BEGIN
   IF t IS NOT NULL THEN
     PERFORM memd.guard_content(t, s, x, m);
   END IF;
-  IF EXISTS (SELECT FROM new_rows n WHERE n.session_no <> 1099511627777 AND memd.month_gone(n.tenant_no, 0::smallint, n.month)) THEN
+  IF EXISTS (SELECT FROM new_rows n WHERE n.session_no <> 1099511627777 AND EXISTS (SELECT FROM memd.month_gone(n.tenant_no, 0::smallint, n.month))) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   RETURN NULL;
@@ -149,7 +149,7 @@ BEGIN
   END IF;
   IF EXISTS (SELECT FROM (SELECT DISTINCT n.tenant_no, n.session_no, r.month FROM new_rows n JOIN memd.artifact_versions r
       ON r.tenant_no = n.tenant_no AND r.subject_no = n.subject_no AND r.session_no = n.session_no AND r.version_id = n.version_id) n
-    WHERE n.session_no <> 1099511627777 AND memd.month_gone(n.tenant_no, 0::smallint, n.month)) THEN
+    WHERE n.session_no <> 1099511627777 AND EXISTS (SELECT FROM memd.month_gone(n.tenant_no, 0::smallint, n.month))) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
   END IF;
   RETURN NULL;

@@ -282,7 +282,8 @@ END $$;
 CREATE TRIGGER exports_forget AFTER INSERT ON memd.erasures FOR EACH ROW EXECUTE FUNCTION memd.exports_forget();
 CREATE TRIGGER exports_leave AFTER UPDATE OF state ON memd.tenants FOR EACH ROW
   WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION memd.exports_leave();
-CREATE TRIGGER announce AFTER INSERT OR UPDATE OF state ON memd.exports FOR EACH STATEMENT EXECUTE FUNCTION memd.announce_work();
+-- By row: a worker that found nothing to change must not wake itself.
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OF state ON memd.exports FOR EACH ROW EXECUTE FUNCTION memd.announce_work();
 
 REVOKE ALL ON FUNCTION memd.start_export(bigint, uuid, smallint, bytea, text[], uuid, timestamptz, timestamptz),
   memd.end_export(bigint, uuid, text, timestamptz), memd.take_back_parts(bigint, uuid, bigint[], timestamptz),

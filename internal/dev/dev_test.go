@@ -1,13 +1,16 @@
 package dev_test
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
 	"forgettable.dev/memd/internal/dev"
@@ -43,5 +46,39 @@ func TestStart_SaysWhoHasTheFolder(t *testing.T) {
 	_, err = dev.Start(t.Context(), dev.Config{Dir: dir, Listen: "127.0.0.1:1", Logger: slog.New(slog.DiscardHandler)})
 	if !errors.Is(err, dev.ErrRunning) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestStart_IsQuietWithNothingToDo: what looks for work must not be woken by its own
+// looking. A loop that is makes thousands of transactions a second; polling makes
+// some tens, and a slow machine fewer.
+func TestStart_IsQuietWithNothingToDo(t *testing.T) {
+	const most, window = 400, 2 * time.Second
+	ctx := t.Context()
+	d, err := dev.Start(ctx, dev.Config{Dir: t.TempDir(), Listen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := pgx.Connect(ctx, d.Cluster.URL(dev.Database, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(ctx)) })
+	count := func() (n int64) {
+		if err := conn.QueryRow(ctx, `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	time.Sleep(window) // what starting made is counted by then: sessions report once a second
+	before := count()
+	time.Sleep(window)
+	if n := count() - before; n > most*int64(window/time.Second) {
+		t.Errorf("%d transactions in %v of doing nothing, more than %d a second", n, window, most)
 	}
 }
