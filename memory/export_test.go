@@ -2,9 +2,13 @@ package memory
 
 import (
 	"context"
+	"time"
+
+	"github.com/google/uuid"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory/codes"
 	"forgettable.dev/memd/shred"
 )
 
@@ -90,3 +94,47 @@ func (s *Service) Forget(tenant memd.TenantNo, ref memd.Ref) {
 	defer r.mu.Unlock()
 	r.reset()
 }
+
+// CodedRows is the rows of a coded scope, for a test of their own.
+type CodedRows struct {
+	c, new *codedRows
+	code   []byte
+}
+
+// NewCodedRows returns none yet.
+func NewCodedRows() CodedRows {
+	code := codes.NewRotation(64, [32]byte{1}).Encode([]float32{0: 1, 63: 0})
+	return CodedRows{newCodedRows(64, nil), newCodedRows(64, nil), code}
+}
+
+// Put adds or replaces a row, as a filler's is taken over.
+func (r CodedRows) Put(id uuid.UUID, version int64, expires time.Time) error {
+	m := &fetched{stored: stored{id: id, kind: KindRaw, month: 1}, version: version, expiresAt: expires}
+	cs := []memd.Contribution{{Subject: 1, Session: memd.Number(version % 3)}}
+	if err := r.new.append(m, cs, r.code); err != nil {
+		return err
+	}
+	r.c.take(r.new, 0)
+	r.new.remove(0)
+	return nil
+}
+
+// Remove takes a row out, if it is there.
+func (r CodedRows) Remove(id uuid.UUID) {
+	if row, ok := r.c.find(id); ok {
+		r.c.remove(row)
+	}
+}
+
+// Row returns what is kept of a row.
+func (r CodedRows) Row(id uuid.UUID) (version, session, expires int64, ok bool) {
+	row, ok := r.c.find(id)
+	if !ok {
+		return 0, 0, 0, false
+	}
+	return r.c.versionAt(row), int64(r.c.group(row).contributions[0].Session), r.c.expires(row), true
+}
+
+// Len returns the number of rows, and Bytes what they take.
+func (r CodedRows) Len() int     { return r.c.n }
+func (r CodedRows) Bytes() int64 { return r.c.bytes() }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -27,8 +28,8 @@ FROM unnest(@ids::uuid[]) WITH ORDINALITY AS u (id, at) CROSS JOIN LATERAL (
   FROM memd.memories c WHERE c.tenant_no = @tenant AND c.memory_id = u.id
   OFFSET 0) m`
 
-const sqlSealedColumns = `
-SELECT m.memory_id, m.sealed_text, m.sealed_metadata FROM memd.memories m
+const sqlDress = `
+SELECT m.memory_id, m.sealed_text, m.sealed_metadata, m.source_time, m.created_at, m.updated_at, m.expires_at FROM memd.memories m
 WHERE m.tenant_no = @tenant AND m.memory_id = ANY (@ids)`
 
 // errOvertaken says that another search brought a coded scope to a later snapshot
@@ -38,9 +39,16 @@ var errOvertaken = errors.New("scope is in memory as of a later snapshot")
 // narrowed is what the codes of a scope say to a query, and as of when.
 type narrowed struct {
 	*codes.Narrowing
-	entries []entry // of the candidates
+	rows    []narrow // the candidates
+	groups  []group
 	subject memd.Number
 	edited  snapshot
+}
+
+// narrow is what has to be known of a candidate to open its vector.
+type narrow struct {
+	id             uuid.UUID
+	version, group uint32
 }
 
 // narrow asks the codes. Rows whose time is up leave first: they must not keep
@@ -48,26 +56,24 @@ type narrowed struct {
 func (v *view) narrow(p probe) (*narrowed, error) {
 	r := v.r
 	r.mu.RLock()
-	if r.expiry != 0 && r.expiry <= p.now.UnixMicro() {
+	if c := r.coded; c != nil && c.expiry != 0 && c.expiry <= p.now.UnixMicro() {
 		r.mu.RUnlock()
 		r.removeExpired(p.now)
 		r.mu.RLock()
 	}
 	defer r.mu.RUnlock()
-	if r.dead || r.codes == nil || r.dim != len(p.query) {
+	c := r.coded
+	if r.dead || c == nil || r.dim != len(p.query) {
 		return nil, errEvicted
 	}
-	n := &narrowed{subject: r.subject, edited: r.edited}
-	w := codes.Wanted{K: p.top.k, Least: p.top.least(), All: v.s.exhaustive || len(p.sel.hashes) > 0}
-	sel := p.sel
-	sel.hashes = nil // are not here
-	if sel.narrows() {
-		w.Admits = func(row int) bool { return sel.matches(&r.entries[row]) }
-	}
-	n.Narrowing = r.codes.Narrow(r.rotation.Query(p.query), w)
+	n := &narrowed{subject: r.subject, edited: r.edited, groups: c.groups}
+	n.Narrowing = c.codes.Narrow(c.rotation.Query(p.query), codes.Wanted{
+		K: p.top.k, Least: p.top.least(), All: v.s.exhaustive || len(p.sel.hashes) > 0, Admits: c.admits(&p.sel),
+	})
 	n.Number(func(row int) int {
-		n.entries = append(n.entries, r.entries[row])
-		return len(n.entries) - 1
+		b, i := c.at(row)
+		n.rows = append(n.rows, narrow{b.ids[i], b.versions[i], b.groups[i]})
+		return len(n.rows) - 1
 	})
 	return n, nil
 }
@@ -118,7 +124,7 @@ type scorer struct {
 func (s *scorer) read(ctx context.Context, db pg.DB, batch []codes.Candidate) error {
 	ids := make([]uuid.UUID, len(batch))
 	for i, c := range batch {
-		ids[i] = s.n.entries[c.Row].id
+		ids[i] = s.n.rows[c.Row].id
 	}
 	rows, err := db.Query(ctx, sqlCandidates, pg.Args{"tenant": s.k.Tenant(), "ids": ids, "metadata": len(s.sel.hashes) > 0})
 	if err != nil {
@@ -131,17 +137,21 @@ func (s *scorer) read(ctx context.Context, db pg.DB, batch []codes.Candidate) er
 	for rows.Next() {
 		c := columns{values: rows.RawValues()}
 		candidate := batch[c.int64()-1]
-		e := &s.n.entries[candidate.Row]
+		row := &s.n.rows[candidate.Row]
+		g := &s.n.groups[row.group]
 		version := c.int64()
-		st := stored{id: e.id, owner: s.n.subject, dimension: int(c.int16()), format: VectorFormat(c.int16())}
+		st := stored{
+			id: row.id, owner: s.n.subject, kind: g.kind, month: g.month, contributions: g.contributions,
+			dimension: int(c.int16()), format: VectorFormat(c.int16()),
+		}
 		st.vector, st.metadata = c.next(-1), c.next(-1)
 		switch {
 		case c.err != nil:
 			return c.err
-		case version != e.version || st.dimension != len(s.query):
+		case uint32(version) != row.version || st.dimension != len(s.query):
 			return errOvertaken
 		}
-		if err := s.score(candidate, e, &st); err != nil {
+		if err := s.score(candidate, &st, version); err != nil {
 			return err
 		}
 	}
@@ -151,14 +161,15 @@ func (s *scorer) read(ctx context.Context, db pg.DB, batch []codes.Candidate) er
 	return nil
 }
 
-func (s *scorer) score(c codes.Candidate, e *entry, st *stored) error {
-	key, err := s.k.Row(e.month, e.contributions)
+func (s *scorer) score(c codes.Candidate, st *stored, version int64) error {
+	key, err := s.k.Row(st.month, st.contributions)
 	if errors.Is(err, memd.ErrMonthExpired) {
 		return nil // It is yet to be deleted.
 	}
 	if err != nil {
 		return err
 	}
+	e := entry{id: st.id, version: version, kind: st.kind, month: st.month, contributions: st.contributions, format: st.format}
 	if s.buffer, e.norm, err = st.openVector(s.k, key, s.buffer[:0], &s.opened); err != nil {
 		return err
 	}
@@ -172,14 +183,15 @@ func (s *scorer) score(c codes.Candidate, e *entry, st *stored) error {
 			return err
 		}
 	}
-	if s.sel.matches(e) {
-		e.vector, e.format = s.top.keep(s.buffer), st.format
-		s.top.offer(candidate{scope: s.scope, owner: s.n.subject, score: score, entry: *e, bare: true})
+	if s.sel.has(e.hashes) { // the rest was looked at before
+		e.vector = s.top.keep(s.buffer)
+		s.top.offer(candidate{scope: s.scope, owner: s.n.subject, score: score, entry: e, bare: true})
 	}
 	return nil
 }
 
-// dress reads the sealed columns of those candidates that came without.
+// dress reads those columns of candidates that came without, which a hit has besides
+// its score.
 func (t *topK) dress(ctx context.Context, db pg.DB, tenant memd.TenantNo) error {
 	var ids []uuid.UUID
 	at := map[uuid.UUID]*candidate{}
@@ -193,14 +205,18 @@ func (t *topK) dress(ctx context.Context, db pg.DB, tenant memd.TenantNo) error 
 	if len(ids) == 0 {
 		return nil
 	}
-	rows, err := db.Query(ctx, sqlSealedColumns, pg.Args{"tenant": tenant, "ids": ids})
+	rows, err := db.Query(ctx, sqlDress, pg.Args{"tenant": tenant, "ids": ids})
 	if err != nil {
 		return fmt.Errorf("reading hits: %w", err)
 	}
 	var id uuid.UUID
 	var text, metadata []byte
-	_, err = pgx.ForEachRow(rows, []any{&id, &text, &metadata}, func() error {
+	var created, updated time.Time
+	var source, expires *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&id, &text, &metadata, &source, &created, &updated, &expires}, func() error {
+		m := fetched{sourceTime: timeOf(source), createdAt: created, updatedAt: updated, expiresAt: timeOf(expires)}
 		e := &at[id].entry
+		e.time(&m)
 		e.text, e.metadata = text, metadata
 		text, metadata = nil, nil
 		return nil

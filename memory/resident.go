@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"forgettable.dev/memd"
-	"forgettable.dev/memd/memory/codes"
 	"forgettable.dev/memd/shred"
 )
 
@@ -45,11 +44,8 @@ type resident struct {
 	hashed  bool  // the entries have their hashes
 	extra   int64 // bytes of vectors, sealed columns, hashes and contribution lists
 
-	// Of a coded scope: the entries' codes, row by row, their rotation, and when
-	// the first of the rows expires.
-	codes    *codes.Set
-	rotation *codes.Rotation
-	expiry   int64
+	// Of a coded scope, instead of entries.
+	coded *codedRows
 	// edits counts changes, and edited is the snapshot that the last of them is of.
 	edits  uint64
 	edited snapshot
@@ -90,10 +86,18 @@ func newResident() *resident {
 // bytes is what the scope takes. Callers hold mu.
 func (r *resident) bytes() int64 {
 	b := residentBytes + int64(len(r.entries))*entryBytes + r.extra
-	if r.codes != nil {
-		b += r.codes.Size()
+	if r.coded != nil {
+		b += r.coded.bytes()
 	}
 	return b
+}
+
+// rows is how many the scope has in memory. Callers hold mu.
+func (r *resident) rows() int {
+	if r.coded != nil {
+		return r.coded.n
+	}
+	return len(r.entries)
 }
 
 // reset empties the scope and zeroes its vectors and codes. Its tier stays.
@@ -103,11 +107,10 @@ func (r *resident) reset() {
 	r.resets++
 	r.edits++
 	r.loaded, r.subject, r.snap, r.edited = false, 0, snapshot{}, snapshot{}
-	r.entries, r.hashed, r.extra, r.expiry = nil, false, 0, 0
-	if r.codes != nil {
-		r.codes.Zero()
-		r.rotation.Zero()
-		r.codes, r.rotation = nil, nil
+	r.entries, r.hashed, r.extra = nil, false, 0
+	if r.coded != nil {
+		r.coded.zero()
+		r.coded = nil
 	}
 	clear(r.index)
 	clear(r.sets)
@@ -135,25 +138,25 @@ func (r *resident) forget() {
 // changes the resident at the end, in one step: a sync that fails half-way
 // leaves it as it was.
 type filler struct {
-	r      *resident
-	k      *shred.Keys
-	dim    int
-	room   int   // rows that may still come
-	budget int64 // bytes that may still come
-	known  memd.Number
-	resets uint64 // of the resident, when it asked
+	r       *resident
+	k       *shred.Keys
+	dim     int
+	room    int   // rows that may still come
+	tooMany int   // what room was, when more are known to come
+	budget  int64 // bytes that may still come
+	known   memd.Number
+	resets  uint64 // of the resident, when it asked
 
 	h       header
 	hides   []memd.Contribution
 	deleted []uuid.UUID
 	rows    []entry // whose vectors are the filler's until apply has given them away
 
-	// Of a coded scope: the rows' codes and their rotation, and who wants to know
-	// how far it is.
+	// Of a coded scope, instead of rows, and who wants to know how far it is.
 	coded    bool
-	codes    *codes.Set
-	rotation *codes.Rotation
+	codes    *codedRows
 	progress *atomic.Int64
+	loaded   int64
 
 	// Nearly all rows of a scope are of one conversation and one month: the last
 	// row's contributions, and their key, are the next one's.
@@ -168,13 +171,17 @@ func (f *filler) outgrown() bool { return f.room < 0 || f.budget < 0 }
 
 func (f *filler) begin(h header, hides []memd.Contribution, deleted []uuid.UUID) (bool, error) {
 	f.h, f.hides, f.deleted = h, hides, deleted
-	if wanted := !h.fenced() && h.subject != 0; !wanted || !f.coded {
-		return wanted, nil
+	wanted := !h.fenced() && h.subject != 0
+	if wanted && h.tooMany {
+		f.tooMany, f.room = f.room, -1
+		return false, errScopeTooBig
 	}
-	var err error
-	f.codes = codes.NewSet(f.dim)
-	f.rotation, err = rotation(f.k, h.subject, f.dim)
-	return err == nil, err
+	if wanted && f.coded && h.subject != f.known {
+		if err := f.collect(h.subject); err != nil {
+			return false, err
+		}
+	}
+	return wanted, nil
 }
 
 func (f *filler) row(m *fetched) error {
@@ -207,15 +214,11 @@ func (f *filler) row(m *fetched) error {
 	if err != nil {
 		return err
 	}
+	if f.coded {
+		return f.code(m, s)
+	}
 	e := entryOf(m)
 	e.contributions = f.contributions
-	if f.coded {
-		if err := f.code(m, s); err != nil {
-			return err
-		}
-		f.rows = append(f.rows, e)
-		return nil
-	}
 	e.text, e.metadata = m.kept()
 	if m.dimension == f.dim {
 		if e.vector, e.norm, err = m.openVector(f.k, s, make([]float32, 0, f.dim), &f.buffer); err != nil {
@@ -245,11 +248,22 @@ func (f *filler) has(id uuid.UUID) (version int64, ok bool) {
 	}
 	f.r.mu.RLock()
 	defer f.r.mu.RUnlock()
-	i, ok := f.r.index[id]
-	if !ok || f.r.resets != f.resets {
+	if f.r.resets != f.resets {
 		return 0, false
 	}
-	return f.r.entries[i].version, true
+	return f.r.version(id)
+}
+
+// version returns that of a row in memory. Callers hold mu.
+func (r *resident) version(id uuid.UUID) (version int64, ok bool) {
+	if r.coded != nil {
+		return r.coded.version(id)
+	}
+	i, ok := r.index[id]
+	if !ok {
+		return 0, false
+	}
+	return r.entries[i].version, true
 }
 
 // apply changes the resident to what was collected. A
@@ -278,9 +292,6 @@ func (f *filler) apply() bool {
 		r.reset() // a new life of the user: everything came
 	}
 	r.loaded, r.subject, r.snap, r.dim = true, f.h.subject, f.h.snap, f.dim
-	if f.coded && r.codes == nil {
-		r.codes, r.rotation, f.rotation = codes.NewSet(f.dim), f.rotation, nil
-	}
 	edits := r.edits
 	defer func() {
 		if r.edits != edits {
@@ -296,16 +307,16 @@ func (f *filler) apply() bool {
 	for _, id := range f.deleted {
 		r.remove(id)
 	}
+	if f.coded {
+		r.putCodes(f)
+		return true
+	}
 	if len(r.entries) == 0 {
 		r.entries = f.rows[:0] // puts each row where it is
 		r.index = make(map[uuid.UUID]int, len(f.rows))
 	}
 	for i := range f.rows {
-		if f.coded {
-			r.putCode(f.rows[i], f.codes, i)
-		} else {
-			r.put(f.rows[i])
-		}
+		r.put(f.rows[i])
 	}
 	f.rows = nil
 	return true
@@ -316,10 +327,7 @@ func (f *filler) release() {
 	wipe(f.rows)
 	f.rows = nil
 	if f.codes != nil {
-		f.codes.Zero()
-	}
-	if f.rotation != nil {
-		f.rotation.Zero()
+		f.codes.zero()
 	}
 }
 
@@ -382,14 +390,18 @@ func (r *resident) hash(k *shred.Keys) error {
 
 // remove takes a row out, if it is there. Callers hold mu for writing.
 func (r *resident) remove(id uuid.UUID) {
+	if r.coded != nil {
+		if row, ok := r.coded.find(id); ok {
+			r.edits++
+			r.coded.remove(row)
+		}
+		return
+	}
 	i, ok := r.index[id]
 	if !ok {
 		return
 	}
 	r.edits++
-	if r.codes != nil {
-		r.codes.Move(i)
-	}
 	last := len(r.entries) - 1
 	r.extra -= r.entries[i].extraBytes()
 	clear(r.entries[i].vector)
@@ -404,54 +416,61 @@ func (r *resident) remove(id uuid.UUID) {
 
 // removeHidden takes out what hidden contributors had a part in.
 func (r *resident) removeHidden() {
-	var ids []uuid.UUID
-	for i := range r.entries {
+	r.removeWhere(func(_ int64, _ memd.Month, cs []memd.Contribution) bool {
 		for h := range r.hidden {
-			if hidesRow(h, r.entries[i].contributions, r.subject) {
-				ids = append(ids, r.entries[i].id)
-				break
+			if hidesRow(h, cs, r.subject) {
+				return true
 			}
 		}
-	}
-	for _, id := range ids {
-		r.remove(id)
-	}
+		return false
+	})
 }
 
 // removeExpired takes out rows whose time is up.
 func (r *resident) removeExpired(now time.Time) {
-	r.removeWhere(func(e *entry) bool { return e.expired(now.UnixMicro()) })
+	at := now.UnixMicro()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removeWhere(func(expires int64, _ memd.Month, _ []memd.Contribution) bool { return expires != 0 && expires <= at })
+	if r.coded != nil {
+		r.coded.expireNext()
+	}
 }
 
 // removeMonths takes out rows of months whose key is gone. It leaves no mark of it
 // for others to follow: all of them hear of the new keys.
 func (r *resident) removeMonths(k *shred.Keys) {
 	gone := map[memd.Month]bool{}
-	r.removeWhere(func(e *entry) bool {
-		expired, known := gone[e.month]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removeWhere(func(_ int64, month memd.Month, _ []memd.Contribution) bool {
+		expired, known := gone[month]
 		if !known {
-			expired = k.Expired(memd.ClassMemory, e.month)
-			gone[e.month] = expired
+			expired = k.Expired(memd.ClassMemory, month)
+			gone[month] = expired
 		}
 		return expired
 	})
 }
 
-func (r *resident) removeWhere(goes func(*entry) bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// removeWhere takes rows out by when they expire, their month and who contributed.
+// Callers hold mu for writing.
+func (r *resident) removeWhere(goes func(expires int64, month memd.Month, cs []memd.Contribution) bool) {
 	var ids []uuid.UUID
+	if c := r.coded; c != nil {
+		for row := range c.n {
+			if g := c.group(row); goes(c.expires(row), g.month, g.contributions) {
+				ids = append(ids, c.id(row))
+			}
+		}
+	}
 	for i := range r.entries {
-		if goes(&r.entries[i]) {
-			ids = append(ids, r.entries[i].id)
+		if e := &r.entries[i]; goes(e.expires, e.month, e.contributions) {
+			ids = append(ids, e.id)
 		}
 	}
 	for _, id := range ids {
 		r.remove(id)
-	}
-	r.expiry = 0
-	for i := range r.entries {
-		r.expiry = sooner(r.expiry, r.entries[i].expires)
 	}
 }
 
@@ -478,7 +497,7 @@ func (e *entry) extraBytes() int64 {
 // bytesOf is about what a row will take in memory.
 func (f *filler) bytesOf(m *fetched) int64 {
 	if f.coded {
-		return int64(entryBytes + codes.Bytes(f.dim))
+		return int64(codedBytes(f.dim))
 	}
 	return bytesOf(m, f.dim)
 }

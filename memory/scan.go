@@ -68,23 +68,33 @@ func (sel *selection) narrows() bool {
 
 // matches reports whether a row passes.
 func (sel *selection) matches(e *entry) bool {
-	switch {
-	case sel.kinds != 0 && sel.kinds&(1<<e.kind) == 0:
-		return false
-	case e.spoken < sel.from, e.spoken >= sel.to:
+	if !sel.within(e.spoken) || !sel.passes(e.kind, e.contributions) {
 		return false
 	}
-	if sel.bySession && !slices.ContainsFunc(e.contributions, func(c memd.Contribution) bool {
-		return slices.Contains(sel.sessions, c)
-	}) {
-		return false
-	}
+	return sel.has(e.hashes)
+}
+
+// has reports whether a row's metadata passes.
+func (sel *selection) has(hashes []uint64) bool {
 	for _, h := range sel.hashes {
-		if !slices.Contains(e.hashes, h) {
+		if !slices.Contains(hashes, h) {
 			return false
 		}
 	}
 	return true
+}
+
+// within reports whether a row's time passes.
+func (sel *selection) within(spoken int64) bool { return spoken >= sel.from && spoken < sel.to }
+
+// passes reports whether rows of a kind and of contributors pass.
+func (sel *selection) passes(kind Kind, cs []memd.Contribution) bool {
+	if sel.kinds != 0 && sel.kinds&(1<<kind) == 0 {
+		return false
+	}
+	return !sel.bySession || slices.ContainsFunc(cs, func(c memd.Contribution) bool {
+		return slices.Contains(sel.sessions, c)
+	})
 }
 
 // scan scores every row of a resident scope. It returns errEvicted when the
@@ -198,11 +208,16 @@ func entryOf(m *fetched) entry {
 	e := entry{
 		id: m.id, version: m.version, kind: m.kind, month: m.month, format: m.format,
 		contributions: m.contributions, text: m.text, metadata: m.metadata,
-		spoken: m.spoken().UnixMicro(), sourced: !m.sourceTime.IsZero(),
-		created: m.createdAt.UnixMicro(), updated: m.updatedAt.UnixMicro(),
 	}
+	e.time(m)
+	return e
+}
+
+// time gives an entry the times of its row.
+func (e *entry) time(m *fetched) {
+	e.spoken, e.sourced = m.spoken().UnixMicro(), !m.sourceTime.IsZero()
+	e.created, e.updated = m.createdAt.UnixMicro(), m.updatedAt.UnixMicro()
 	if !m.expiresAt.IsZero() {
 		e.expires = m.expiresAt.UnixMicro()
 	}
-	return e
 }

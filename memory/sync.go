@@ -25,14 +25,14 @@ import (
 const sqlSync = `
 WITH w AS MATERIALIZED (
   SELECT s.ord, s.epoch, s.state, s.subject_no, s.known = s.subject_no AS same,
-    CASE WHEN s.known = s.subject_no THEN s.since ELSE 0 END AS since, s.coded
+    CASE WHEN s.known = s.subject_no THEN s.since ELSE 0 END AS since, s.coded, s.most
   FROM (
-    SELECT u.ord, u.known, u.since, u.coded,
+    SELECT u.ord, u.known, u.since, u.coded, u.most,
       coalesce((SELECT e.epoch FROM memd.key_epochs e WHERE e.tenant_no = @tenant), 0) AS epoch,
       coalesce((SELECT f.state FROM memd.fence_states f WHERE f.tenant_no = @tenant AND f.user_ref = u.ref), 0::smallint) AS state,
       coalesce((SELECT l.subject_no FROM memd.live_subjects l WHERE l.tenant_no = @tenant AND l.user_ref = u.ref), 0) AS subject_no
-    FROM unnest(@refs::bytea[], @known::bigint[], @since::bigint[], @coded::boolean[])
-      WITH ORDINALITY AS u (ref, known, since, coded, ord)
+    FROM unnest(@refs::bytea[], @known::bigint[], @since::bigint[], @coded::boolean[], @most::bigint[])
+      WITH ORDINALITY AS u (ref, known, since, coded, most, ord)
     OFFSET 0) s)
 SELECT w.ord, true AS head, w.epoch, w.state, w.subject_no,
   pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
@@ -42,11 +42,13 @@ SELECT w.ord, true AS head, w.epoch, w.state, w.subject_no,
   ARRAY(SELECT x.memory_id FROM memd.deleted_memories x
         WHERE w.same AND x.tenant_no = @tenant AND x.owner_no = w.subject_no AND x.changed_xid >= w.since),
   (SELECT p.revision FROM memd.premises p WHERE p.premise = @premise::bytea) = @revision::xid[],
+  w.since = 0 AND w.most > 0 AND EXISTS (
+    SELECT FROM memd.memories m WHERE m.tenant_no = @tenant AND m.owner_no = w.subject_no AND m.changed_xid >= 0 OFFSET w.most),
   NULL::bigint, NULL::uuid, NULL::bigint, NULL::bigint, NULL::bigint[], NULL::smallint, NULL::int, NULL::timestamptz, NULL::timestamptz,
   NULL::timestamptz, NULL::timestamptz, NULL::bigint, NULL::smallint, NULL::smallint, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
 FROM w
 UNION ALL
-SELECT w.ord, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, w.subject_no,
+SELECT w.ord, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, w.subject_no,
   m.memory_id, m.contributor_no, m.contributor_session, m.more, m.kind, m.month, m.source_time, m.created_at, m.updated_at,
   m.expires_at, m.version, m.dimension, m.vector_format,
   CASE WHEN NOT w.coded THEN m.sealed_text END, CASE WHEN NOT w.coded OR m.sealed_code IS NULL THEN m.sealed_vector END,
@@ -76,6 +78,7 @@ type header struct {
 	fence   int16
 	subject memd.Number // zero: nobody is known by this ref
 	snap    snapshot
+	tooMany bool // rows, for who asked whether there are
 }
 
 func (h header) fenced() bool { return h.fence == 1 || h.fence == 2 }
@@ -97,13 +100,15 @@ func (f *fetched) spoken() time.Time {
 }
 
 // asked is a scope to be synced: whose subject the reader knows, since which
-// transaction it wants to hear, and whether it wants codes instead of what they
-// are of.
+// transaction it wants to hear, whether it wants codes instead of what they are of,
+// and, unless zero, how many rows are too many for one who knows none: that is told
+// before any of them is read.
 type asked struct {
 	ref   memd.Ref
 	known memd.Number
 	since int64
 	coded bool
+	most  int
 }
 
 // sink takes what a sync found about one scope. begin comes first, with what is
@@ -119,11 +124,12 @@ type sink interface {
 // with pg.ErrPremise when the premise, if there is one, does not hold.
 func sync(ctx context.Context, db pg.DB, tenant memd.TenantNo, premise *pg.Premise, scopes []asked, sinks []sink) error {
 	refs, known, since := make([][]byte, len(scopes)), make([]memd.Number, len(scopes)), make([]int64, len(scopes))
-	coded := make([]bool, len(scopes))
+	coded, most := make([]bool, len(scopes)), make([]int, len(scopes))
 	for i := range scopes {
-		refs[i], known[i], since[i], coded[i] = scopes[i].ref[:], scopes[i].known, scopes[i].since, scopes[i].coded
+		refs[i], known[i], since[i] = scopes[i].ref[:], scopes[i].known, scopes[i].since
+		coded[i], most[i] = scopes[i].coded, scopes[i].most
 	}
-	args := pg.Args{"tenant": tenant, "refs": refs, "known": known, "since": since, "coded": coded}
+	args := pg.Args{"tenant": tenant, "refs": refs, "known": known, "since": since, "coded": coded, "most": most}
 	premise.Args(args)
 	rows, err := db.Query(ctx, sqlSync, args)
 	if err != nil {

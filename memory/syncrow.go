@@ -39,6 +39,7 @@ func (r *syncRow) read(rows pgx.Rows) error {
 		r.hides = contributionPairs(c.int64s())
 		r.deleted = c.uuids()
 		r.held = c.bool()
+		r.header.tooMany = c.bool()
 		return c.err
 	}
 	c.at += headColumns
@@ -57,7 +58,7 @@ func (r *syncRow) read(rows pgx.Rows) error {
 }
 
 // headColumns are those that only a head has.
-const headColumns = 9
+const headColumns = 10
 
 // columns reads the columns of a row, one after the other, in PostgreSQL's
 // binary format, which is what a prepared statement answers in for these types.

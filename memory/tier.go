@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
-	"forgettable.dev/memd/memory/codes"
 	"forgettable.dev/memd/shred"
 )
 
@@ -56,16 +55,16 @@ func (f *filler) outgrow() {
 		return
 	}
 	f.r.mu.RLock()
-	rows := len(f.r.entries) + len(f.rows)
+	rows := f.r.rows() + len(f.rows)
 	f.r.mu.RUnlock()
-	f.r.outgrow(tierResident, rows)
+	f.r.outgrow(tierResident, max(rows, f.tooMany))
 }
 
 // small reports whether a coded scope has come to fit into memory whole.
 func (v *view) small() bool {
 	v.r.mu.RLock()
 	defer v.r.mu.RUnlock()
-	return v.r.loaded && len(v.r.entries) < v.r.outgrown*3/4
+	return v.r.loaded && v.r.rows() < v.r.outgrown*3/4
 }
 
 // fits is the highest tier for a streamed scope that was seen to have so many rows,
@@ -73,7 +72,7 @@ func (v *view) small() bool {
 func (s *Service) fits(r *resident, rows int, bytes int64, dim int) tier {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	switch coded := int64(rows) * int64(entryBytes+codes.Bytes(dim)); {
+	switch coded := int64(rows) * int64(codedBytes(dim)); {
 	case rows < min(r.outgrown, s.MaxScopeRows)*3/4 && bytes < s.MaxResidentBytes*3/4:
 		return tierResident
 	case rows < s.MaxCodedRows*3/4 && coded < s.MaxResidentBytes*3/4:
@@ -141,7 +140,7 @@ func (s *Service) readCodes(ctx context.Context, k *shred.Keys, t Tenant, v *vie
 	f, ask := s.filler(v.r, v.key.ref, k, t.Dimension)
 	f.progress = &s.loadRows
 	defer func() {
-		s.loadRows.Add(-int64(len(f.rows)))
+		s.loadRows.Add(-f.loaded)
 		f.release()
 	}()
 	err := s.Pool.Look(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -157,9 +156,7 @@ func (s *Service) readCodes(ctx context.Context, k *shred.Keys, t Tenant, v *vie
 	if err != nil {
 		return err
 	}
-	n := int64(len(f.rows))
 	f.apply()
-	s.loadRows.Add(-n)
 	s.residents.resized(v.key, v.r)
 	return nil
 }
@@ -168,15 +165,30 @@ func (s *Service) readCodes(ctx context.Context, k *shred.Keys, t Tenant, v *vie
 // of them are there so far.
 func (s *Service) Loading() (scopes, rows int64) { return s.loads.Load(), s.loadRows.Load() }
 
+// collect has the filler of a coded scope ready for rows.
+func (f *filler) collect(owner memd.Number) error {
+	if f.codes != nil {
+		return nil
+	}
+	r, err := rotation(f.k, owner, f.dim)
+	if err == nil {
+		f.codes = newCodedRows(f.dim, r)
+	}
+	return err
+}
+
 // code opens a row's code, or makes it from the vector where there is none.
 func (f *filler) code(m *fetched, s *shred.Sealer) error {
+	if err := f.collect(m.owner); err != nil {
+		return err
+	}
 	if m.code == nil {
 		unit, _, err := m.openVector(f.k, s, make([]float32, 0, f.dim), &f.buffer)
 		if err != nil {
 			return err
 		}
 		defer clear(unit)
-		return f.keep(f.rotation.Encode(unit))
+		return f.keep(m, f.codes.rotation.Encode(unit))
 	}
 	if cap(f.buffer) < len(m.code) {
 		f.buffer = make([]byte, 0, len(m.code))
@@ -185,37 +197,40 @@ func (f *filler) code(m *fetched, s *shred.Sealer) error {
 	if err != nil {
 		return fmt.Errorf("opening a code: %w", err)
 	}
-	return f.keep(b)
+	return f.keep(m, b)
 }
 
-func (f *filler) keep(code []byte) error {
+func (f *filler) keep(m *fetched, code []byte) error {
 	defer clear(code)
-	if err := f.codes.Append(code); err != nil {
+	if err := f.codes.append(m, f.contributions, code); err != nil {
 		return fmt.Errorf("%w: %w", memd.ErrCorrupt, err)
 	}
 	if f.progress != nil {
+		f.loaded++
 		f.progress.Add(1)
 	}
 	return nil
 }
 
-// putCode adds or replaces a row of a coded scope, whose code is the other set's.
-// Callers hold mu for writing.
-func (r *resident) putCode(e entry, from *codes.Set, at int) {
-	e.contributions = r.intern(e.contributions)
-	i, known := r.index[e.id]
-	if r.hides(e.contributions) || known && r.entries[i].version >= e.version {
+// putCodes adds or replaces what a filler has of a coded scope. Callers hold mu for
+// writing.
+func (r *resident) putCodes(f *filler) {
+	switch {
+	case f.codes == nil:
+		return
+	case r.coded == nil:
+		r.edits++
+		r.coded, f.codes = f.codes, nil
 		return
 	}
-	r.edits++
-	r.expiry = sooner(r.expiry, e.expires)
-	if !known {
-		i = len(r.entries)
-		r.index[e.id] = i
-		r.entries = append(r.entries, e)
+	for row := range f.codes.n {
+		have, known := r.coded.version(f.codes.id(row))
+		if known && have >= f.codes.versionAt(row) || r.hides(f.codes.group(row).contributions) {
+			continue
+		}
+		r.edits++
+		r.coded.take(f.codes, row)
 	}
-	r.entries[i] = e
-	r.codes.Take(i, from, at)
 }
 
 // sooner returns the earlier of two times of expiry, of which 0 is never.

@@ -174,12 +174,12 @@ func (s *Service) filler(r *resident, ref memd.Ref, k *shred.Keys, dim int) (*fi
 	defer r.mu.RUnlock()
 	f := &filler{
 		r: r, k: k, dim: dim, known: r.subject, resets: r.resets, coded: r.tier == tierCoded,
-		room: s.MaxScopeRows - len(r.entries), budget: s.MaxResidentBytes - r.bytes(),
+		room: s.MaxScopeRows - r.rows(), budget: s.MaxResidentBytes - r.bytes(),
 	}
 	if f.coded {
-		f.room = s.MaxCodedRows - len(r.entries)
+		f.room = s.MaxCodedRows - r.rows()
 	}
-	return f, asked{ref: ref, known: r.subject, since: r.snap.xmin, coded: f.coded}
+	return f, asked{ref: ref, known: r.subject, since: r.snap.xmin, coded: f.coded, most: f.room}
 }
 
 // errScopeTooBig stops a filler that has read more rows than may be resident.
