@@ -58,6 +58,9 @@ var (
 	// or MaxStateOfOwner. Replace values with smaller ones, or keep them in
 	// artifacts.
 	ErrStateFull = errors.New("owner would have too much state")
+	// ErrQuotaReached: the tenant has all the rows or bytes that its quotas give it.
+	// What adds to them is refused until something is deleted or a quota raised.
+	ErrQuotaReached = errors.New("tenant has reached its quota")
 	// ErrRequestReused: a request id came again with different contents.
 	ErrRequestReused = errors.New("request id was used for another request")
 	// ErrTooManyContributions: a derived row would draw on more than
@@ -78,6 +81,9 @@ var (
 	// ErrTooManyStreams: this process streams as many artifacts as it may at once.
 	// Temporary.
 	ErrTooManyStreams = errors.New("too many artifact streams at once")
+	// ErrTooManyCalls: the tenant's agents make more calls a second than its quota
+	// gives them. Temporary.
+	ErrTooManyCalls = errors.New("tenant makes too many calls a second")
 	// ErrDatabaseUnavailable: the database could not be reached, or gave up on
 	// the statement, or this process's lease in it has ended. Temporary.
 	ErrDatabaseUnavailable = errors.New("database is unavailable")
@@ -142,7 +148,7 @@ func (e *RefusalError) Unwrap() error { return e.Class }
 // changing anything. It asks the whole chain.
 func Transient(err error) bool {
 	for _, t := range []error{
-		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrTooManyStreams, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack, ErrExportsUnavailable,
+		ErrKeyUnavailable, ErrEmbedderUnavailable, ErrDatabaseBusy, ErrTooManyStreams, ErrTooManyCalls, ErrDatabaseUnavailable, ErrLedgerUnavailable, ErrStale, ErrErasureUnfinished, ErrTargetUnavailable, ErrRolledBack, ErrExportsUnavailable,
 	} {
 		if errors.Is(err, t) {
 			return true

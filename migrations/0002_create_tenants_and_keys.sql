@@ -8,7 +8,14 @@ CREATE TABLE memd.tenants (
   state        smallint    NOT NULL CHECK (state BETWEEN 1 AND 7),
   policy       jsonb       NOT NULL,
   created_at   timestamptz NOT NULL,
-  updated_at   timestamptz NOT NULL
+  updated_at   timestamptz NOT NULL,
+  -- Whether the tenant has all that its quotas give it, so that the guard refuses
+  -- whatever adds to it. What it had when it was last measured: see 0019.
+  full_up      boolean     NOT NULL DEFAULT false,
+  used_rows    bigint      NOT NULL DEFAULT 0,
+  used_bytes   bigint      NOT NULL DEFAULT 0,
+  measured_at  timestamptz,
+  measured_ms  bigint      NOT NULL DEFAULT 0
 );
 -- The application may announce a tenant (state 1). Its state is changed by
 -- memd.take_tenant alone, which writes it into the log.

@@ -56,10 +56,11 @@ BEGIN
   FROM (SELECT DISTINCT memd.lock_hi(r) AS hi, memd.lock_lo(r) AS lo FROM unnest(p_refs) r ORDER BY 1, 2 OFFSET 0) k;
 END $$;
 -- refusals says why a write on account of (subject, session, source time) is
--- refused, or NULL. A null session asks about the subject alone. It becomes part
+-- refused, or NULL. A null session asks about the subject alone. p_grows: the
+-- write adds to what the tenant has, so its quotas are asked as well. It becomes part
 -- of the query that calls it and sees what that sees, which is why it pins no
 -- search_path: those who call it do.
-CREATE FUNCTION memd.refusals(p_tenant bigint, p_subject bigint, p_session bigint, p_source timestamptz)
+CREATE FUNCTION memd.refusals(p_tenant bigint, p_subject bigint, p_session bigint, p_source timestamptz, p_grows boolean)
 RETURNS TABLE (code text) LANGUAGE sql STABLE AS $$
   SELECT CASE
     WHEN t.state IS DISTINCT FROM 2::smallint THEN 'MD004'
@@ -69,6 +70,7 @@ RETURNS TABLE (code text) LANGUAGE sql STABLE AS $$
     WHEN p_session <> 1099511627777 AND x.session_no IS NULL THEN 'MD006'
     WHEN f.erased_before IS NOT NULL AND p_source IS NULL THEN 'MD012'
     WHEN f.erased_before > p_source THEN 'MD005'
+    WHEN p_grows AND t.full_up THEN 'MD023'
   END
   FROM (SELECT) one
   LEFT JOIN memd.tenants t ON t.tenant_no = p_tenant
@@ -80,7 +82,7 @@ $$;
 -- guard locks, then checks (subject, session, source time) triples; a null
 -- session checks the subject alone. The guard triggers call it, so the way of a
 -- writer that is not refused is two queries long.
-CREATE FUNCTION memd.guard(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
+CREATE FUNCTION memd.guard(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[], p_grows boolean)
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   locked boolean;
@@ -105,7 +107,7 @@ BEGIN
     SELECT min(v.code) INTO code
     FROM (SELECT DISTINCT * FROM unnest(p_tenant, p_subject, p_session, p_source)
           AS u (tenant_no, subject_no, session_no, source_time)) r,
-      LATERAL memd.refusals(r.tenant_no, r.subject_no, r.session_no, r.source_time) v;
+      LATERAL memd.refusals(r.tenant_no, r.subject_no, r.session_no, r.source_time, p_grows) v;
     -- A fence holds or awaits one of the locks: what would be refused anyway
     -- is refused at once, the rest waits for the drain and looks again.
     EXIT WHEN code IS NOT NULL OR locked;
@@ -202,14 +204,14 @@ BEGIN
     RAISE EXCEPTION 'a row is not as rows must be' USING ERRCODE = '23514';
   END IF;
   IF NOT alike THEN
-    PERFORM memd.guard(array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m)) FROM (
+    PERFORM memd.guard(array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m), true) FROM (
       SELECT n.tenant_no AS t, n.owner_no AS s, NULL::bigint AS x, n.source_time AS m FROM new_rows n
       UNION SELECT n.tenant_no, n.contributor_no, n.contributor_session, n.source_time FROM new_rows n
     ) v;
   ELSIF ref IS NULL OR NOT memd.try_lock(memd.lock_hi(ref), memd.lock_lo(ref)) THEN
-    PERFORM memd.guard(ARRAY[t], ARRAY[s], ARRAY[x], ARRAY[m]);
+    PERFORM memd.guard(ARRAY[t], ARRAY[s], ARRAY[x], ARRAY[m], true);
   ELSE
-    SELECT v.code INTO code FROM memd.refusals(t, s, x, m) v;
+    SELECT v.code INTO code FROM memd.refusals(t, s, x, m, true) v;
   END IF;
   IF code IS NULL THEN
     SELECT v.code INTO code FROM (
@@ -228,6 +230,7 @@ CREATE FUNCTION memd.guard_memories_update() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   t bigint[]; s bigint[]; x bigint[]; m timestamptz[];
+  grown bigint;
 BEGIN
   SELECT array_agg(v.t), array_agg(v.s), array_agg(v.x), array_agg(v.m) INTO t, s, x, m FROM (
     SELECT n.tenant_no AS t, n.owner_no AS s, NULL::bigint AS x, n.source_time AS m FROM new_rows n
@@ -246,7 +249,13 @@ BEGIN
             AND (n.sealed_text IS NOT NULL OR n.sealed_vector IS NOT NULL)) FROM new_rows n) THEN
     RAISE EXCEPTION 'a row is not as rows must be' USING ERRCODE = '23514';
   END IF;
-  PERFORM memd.guard(t, s, x, m);
+  -- What a tenant that is full may still write is less.
+  SELECT sum(u.b) INTO grown FROM (
+    SELECT coalesce(octet_length(n.sealed_text), 0) + coalesce(octet_length(n.sealed_vector), 0) + coalesce(octet_length(n.sealed_metadata), 0) AS b FROM new_rows n
+    UNION ALL
+    SELECT -coalesce(octet_length(o.sealed_text), 0) - coalesce(octet_length(o.sealed_vector), 0) - coalesce(octet_length(o.sealed_metadata), 0) FROM old_rows o
+  ) u;
+  PERFORM memd.guard(t, s, x, m, grown > 0);
   IF EXISTS (SELECT FROM (SELECT n.tenant_no, n.month FROM new_rows n UNION SELECT o.tenant_no, o.month FROM old_rows o) u
              WHERE EXISTS (SELECT FROM memd.month_gone(u.tenant_no, 1::smallint, u.month))) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
@@ -272,7 +281,7 @@ BEGIN
     FROM new_rows n JOIN memd.memories r ON r.tenant_no = n.tenant_no AND r.memory_id = n.memory_id
   ) v;
   IF t IS NOT NULL THEN
-    PERFORM memd.guard(t, s, x, m);
+    PERFORM memd.guard(t, s, x, m, true);
   END IF;
   RETURN NULL;
 END $$;
@@ -292,7 +301,7 @@ BEGIN
     FROM new_rows n JOIN memd.memories r ON r.tenant_no = n.tenant_no AND r.memory_id = n.memory_id
   ) v;
   IF t IS NOT NULL THEN
-    PERFORM memd.guard(t, s, x, m);
+    PERFORM memd.guard(t, s, x, m, true);
   END IF;
   RETURN NULL;
 END $$;
@@ -320,6 +329,7 @@ BEGIN
         WHEN f.state IN (1, 2) THEN 'MD001'
         WHEN f.erased_before IS NOT NULL AND n.first_source_time IS NULL THEN 'MD012'
         WHEN f.erased_before > n.first_source_time THEN 'MD005'
+        WHEN t.full_up THEN 'MD023'
       END AS code
       FROM new_rows n
       LEFT JOIN memd.tenants t ON t.tenant_no = n.tenant_no
@@ -342,7 +352,7 @@ BEGIN
   SELECT array_agg(n.tenant_no), array_agg(n.subject_no), array_agg(n.session_no), array_agg(n.first_source_time)
   INTO t, s, x, m FROM new_rows n;
   IF t IS NOT NULL THEN
-    PERFORM memd.guard(t, s, x, m);
+    PERFORM memd.guard(t, s, x, m, true);
   END IF;
   RETURN NULL;
 END $$;
@@ -515,6 +525,6 @@ DROP TRIGGER guard_insert ON memd.sessions;
 DROP FUNCTION memd.check_sources(bigint, uuid[], bigint[]), memd.check_contributions(), memd.bury_memories(), memd.bridge_sources(),
   memd.stamp_memory(), memd.guard_sessions(), memd.guard_subjects(), memd.guard_sources(), memd.guard_contributions(),
   memd.guard_memories_update(), memd.guard_memories_insert(), memd.enter(bigint, bigint[]),
-  memd.guard(bigint[], bigint[], bigint[], timestamptz[]), memd.refusals(bigint, bigint, bigint, timestamptz),
+  memd.guard(bigint[], bigint[], bigint[], timestamptz[], boolean), memd.refusals(bigint, bigint, bigint, timestamptz, boolean),
   memd.wait_refs(bytea[]), memd.lock_refs(bytea[]),
   memd.try_lock(integer, integer), memd.lock_lo(bytea), memd.lock_hi(bytea);

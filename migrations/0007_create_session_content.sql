@@ -121,7 +121,7 @@ GRANT SELECT ON memd.dead_sessions, memd.readable_subjects, memd.readable_sessio
 -- ever, no tombstone. That is seen in one look behind the lock, by whole keys;
 -- whoever is not plainly in order goes the long way, which knows the reasons.
 -- +goose StatementBegin
-CREATE FUNCTION memd.guard_content(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[])
+CREATE FUNCTION memd.guard_content(p_tenant bigint[], p_subject bigint[], p_session bigint[], p_source timestamptz[], p_grows boolean)
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   ref bytea;
@@ -129,7 +129,7 @@ BEGIN
   IF cardinality(p_tenant) = 1 AND current_setting('transaction_isolation') = 'read committed' THEN
     SELECT s.user_ref INTO ref FROM memd.subjects s WHERE s.tenant_no = p_tenant[1] AND s.subject_no = p_subject[1];
     IF memd.try_lock(memd.lock_hi(ref), memd.lock_lo(ref)) THEN
-      IF EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = p_tenant[1] AND t.state = 2)
+      IF EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = p_tenant[1] AND t.state = 2 AND NOT (p_grows AND t.full_up))
         AND EXISTS (SELECT FROM memd.subjects s WHERE s.tenant_no = p_tenant[1] AND s.subject_no = p_subject[1] AND s.retired_at IS NULL)
         AND NOT EXISTS (SELECT FROM memd.fences f WHERE f.tenant_no = p_tenant[1] AND f.user_ref = ref)
         AND (p_session[1] IS NULL OR p_session[1] = 1099511627777 OR EXISTS (
@@ -141,7 +141,7 @@ BEGIN
       END IF;
     END IF;
   END IF;
-  PERFORM memd.guard(p_tenant, p_subject, p_session, p_source);
+  PERFORM memd.guard(p_tenant, p_subject, p_session, p_source, p_grows);
   -- guard holds the locks when it returns, so this look is fresh.
   IF EXISTS (SELECT FROM unnest(p_tenant, p_subject, p_session) AS u (tenant_no, subject_no, session_no)
              JOIN memd.sessions x ON x.tenant_no = u.tenant_no AND x.subject_no = u.subject_no AND x.session_no = u.session_no
@@ -260,10 +260,10 @@ CREATE FUNCTION memd.enter_content(p_tenant bigint, p_subject bigint, p_session 
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF p_app IS NULL THEN
-    PERFORM memd.guard_content(ARRAY[p_tenant], ARRAY[p_subject], ARRAY[p_session], ARRAY[p_source]);
+    PERFORM memd.guard_content(ARRAY[p_tenant], ARRAY[p_subject], ARRAY[p_session], ARRAY[p_source], true);
     RETURN;
   END IF;
-  PERFORM memd.guard_content(ARRAY[p_tenant, p_tenant], ARRAY[p_subject, p_app], ARRAY[p_session, NULL], ARRAY[p_source, p_source]);
+  PERFORM memd.guard_content(ARRAY[p_tenant, p_tenant], ARRAY[p_subject, p_app], ARRAY[p_session, NULL], ARRAY[p_source, p_source], true);
   IF NOT EXISTS (SELECT FROM memd.subjects s JOIN memd.subjects a ON a.tenant_no = s.tenant_no AND a.app = s.app AND a.kind = 2
                  WHERE s.tenant_no = p_tenant AND s.subject_no = p_subject AND a.subject_no = p_app) THEN
     RAISE EXCEPTION 'not the app of the user' USING ERRCODE = 'MD006';
@@ -408,7 +408,7 @@ BEGIN
     WHERE h.tenant_no = p_tenant AND h.subject_no = p_subject AND h.session_no = p_session
       AND h.user_ref = p_ref AND h.session_ref = p_session_ref
       AND h.updated_at < p_now AND (p_seen IS NULL OR h.updated_at <= p_seen)
-      AND EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = p_tenant AND t.state = 2)
+      AND EXISTS (SELECT FROM memd.tenants t WHERE t.tenant_no = p_tenant AND t.state = 2 AND NOT t.full_up)
       AND NOT EXISTS (SELECT FROM memd.fences f WHERE f.tenant_no = p_tenant AND f.user_ref = p_ref
                         AND (f.state IN (1, 2) OR p_source IS NULL OR f.erased_before > p_source))
       AND NOT EXISTS (SELECT FROM memd.tombstones d WHERE d.tenant_no = p_tenant AND d.kind IN (1, 2) AND d.ref = p_session_ref)
@@ -423,7 +423,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-REVOKE ALL ON FUNCTION memd.guard_content(bigint[], bigint[], bigint[], timestamptz[]), memd.month_of(timestamptz),
+REVOKE ALL ON FUNCTION memd.guard_content(bigint[], bigint[], bigint[], timestamptz[], boolean), memd.month_of(timestamptz),
   memd.enter_content(bigint, bigint, bigint, bigint, timestamptz), memd.ensure_event_month(integer),
   memd.put_state(bigint, bigint, bigint, integer, bigint, bigint, timestamptz, smallint[], bytea[], timestamptz[], bytea[]),
   memd.state_lock(bigint, bigint),
@@ -453,4 +453,4 @@ DROP FUNCTION
 DROP VIEW memd.readable_sessions, memd.readable_subjects, memd.dead_sessions;
 DROP INDEX memd.tombstones_session;
 DROP TABLE memd.app_state, memd.user_state, memd.session_state, memd.session_events, memd.session_heads;
-DROP FUNCTION memd.guard_content(bigint[], bigint[], bigint[], timestamptz[]);
+DROP FUNCTION memd.guard_content(bigint[], bigint[], bigint[], timestamptz[], boolean);

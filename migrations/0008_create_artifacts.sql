@@ -104,7 +104,7 @@ BEGIN
   SELECT array_agg(n.tenant_no), array_agg(n.subject_no), array_agg(n.session_no), array_agg(n.source_time)
   INTO t, s, x, m FROM new_rows n;
   IF t IS NOT NULL THEN
-    PERFORM memd.guard_content(t, s, x, m);
+    PERFORM memd.guard_content(t, s, x, m, true);
   END IF;
   IF EXISTS (SELECT FROM new_rows n WHERE n.session_no <> 1099511627777 AND EXISTS (SELECT FROM memd.month_gone(n.tenant_no, 0::smallint, n.month))) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
@@ -121,7 +121,7 @@ BEGIN
     UNION SELECT o.tenant_no, o.subject_no, o.session_no, o.source_time FROM old_rows o
   ) v;
   IF t IS NOT NULL THEN
-    PERFORM memd.guard_content(t, s, x, m);
+    PERFORM memd.guard_content(t, s, x, m, false);
   END IF;
   IF EXISTS (SELECT FROM new_rows n WHERE n.session_no <> 1099511627777 AND EXISTS (SELECT FROM memd.month_gone(n.tenant_no, 0::smallint, n.month))) THEN
     RAISE EXCEPTION 'refused by the guard' USING ERRCODE = 'MD010';
@@ -145,7 +145,7 @@ BEGIN
     RAISE EXCEPTION 'a chunk has no save' USING ERRCODE = '23503';
   END IF;
   IF saves > 0 THEN
-    PERFORM memd.guard_content(t, s, x, m);
+    PERFORM memd.guard_content(t, s, x, m, true);
   END IF;
   IF EXISTS (SELECT FROM (SELECT DISTINCT n.tenant_no, n.session_no, r.month FROM new_rows n JOIN memd.artifact_versions r
       ON r.tenant_no = n.tenant_no AND r.subject_no = n.subject_no AND r.session_no = n.session_no AND r.version_id = n.version_id) n

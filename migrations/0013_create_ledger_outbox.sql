@@ -309,7 +309,7 @@ DECLARE
 BEGIN
   INSERT INTO memd.ledger_outbox (kind, fact)
   SELECT v.kind, v.fact FROM (
-    SELECT 5::smallint AS kind, 1 AS place, to_jsonb(t) AS fact FROM memd.tenants t
+    SELECT 5::smallint AS kind, 1 AS place, to_jsonb(t) - '{full_up,used_rows,used_bytes,measured_at,measured_ms}'::text[] AS fact FROM memd.tenants t
     UNION ALL SELECT 10, 1, to_jsonb(a) FROM memd.approvals a
     UNION ALL SELECT 4, 7, to_jsonb(h) FROM memd.holds h
     UNION ALL SELECT 3, 2, to_jsonb(e) FROM memd.erasures e
@@ -352,9 +352,12 @@ CREATE TRIGGER a_fact AFTER INSERT ON memd.erasures
   FOR EACH ROW EXECUTE FUNCTION memd.note_fact('3', '{}');
 CREATE TRIGGER fact_update AFTER UPDATE ON memd.erasures FOR EACH ROW
   WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION memd.note_fact('3', '{}');
-CREATE TRIGGER fact_insert AFTER INSERT ON memd.tenants FOR EACH ROW EXECUTE FUNCTION memd.note_fact('5', '{}');
+-- What a tenant has is measured, and no fact.
+CREATE TRIGGER fact_insert AFTER INSERT ON memd.tenants FOR EACH ROW
+  EXECUTE FUNCTION memd.note_fact('5', '{full_up,used_rows,used_bytes,measured_at,measured_ms}');
 CREATE TRIGGER fact_update AFTER UPDATE ON memd.tenants FOR EACH ROW
-  WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION memd.note_fact('5', '{}');
+  WHEN ((OLD.name, OLD.display_name, OLD.state, OLD.policy, OLD.updated_at) IS DISTINCT FROM (NEW.name, NEW.display_name, NEW.state, NEW.policy, NEW.updated_at))
+  EXECUTE FUNCTION memd.note_fact('5', '{full_up,used_rows,used_bytes,measured_at,measured_ms}');
 CREATE TRIGGER fact AFTER UPDATE ON memd.principals FOR EACH ROW
   WHEN (OLD.revoked_at IS NULL AND NEW.revoked_at IS NOT NULL)
   EXECUTE FUNCTION memd.note_fact('6', '{tenant_no,name,roles,secret_hash,created_at,created_by,last_used_at}');

@@ -154,7 +154,7 @@ func TestGuard_NoWayAround(t *testing.T) {
 		fmt.Sprintf(`SELECT * FROM memd.session_events_%d`, month):               "42501",
 		`SELECT memd.put_state(1, 1, 1, 1, 1, 1, now(), '{}', '{}', '{}', '{}')`: "42501",
 		`SELECT memd.enter_content(1, 1, 1, 1, now())`:                           "42501",
-		`SELECT memd.guard_content('{}', '{}', '{}', '{}')`:                      "42501",
+		`SELECT memd.guard_content('{}', '{}', '{}', '{}', true)`:                "42501",
 		`SELECT memd.ensure_event_month(1)`:                                      "22023",
 		fmt.Sprintf(`SELECT memd.ensure_event_month(%d)`, month+121):             "22023",
 		fmt.Sprintf(`SELECT memd.ensure_event_month(%d)`, month):                 "",

@@ -14,7 +14,8 @@ import (
 const maxCreating = 100
 
 const sqlSelectCreating = `
-SELECT t.tenant_no, t.name, t.display_name, t.state, t.policy, coalesce(k.epoch, 0), t.created_at, t.updated_at
+SELECT t.tenant_no, t.name, t.display_name, t.state, t.policy, coalesce(k.epoch, 0), t.created_at, t.updated_at,
+  t.used_rows, t.used_bytes, coalesce(t.measured_at, '0001-01-01Z'), t.full_up
 FROM memd.tenants t LEFT JOIN memd.key_epochs k USING (tenant_no)
 WHERE t.state = @state
 ORDER BY t.tenant_no

@@ -20,6 +20,8 @@ const (
 	MaxIngestionDelay = 30 * 24 * time.Hour
 	// MaxRetention bounds how many months can be kept, unless all are.
 	MaxRetention = 1200
+	// MaxCalls bounds the quota of calls a second.
+	MaxCalls = 1_000_000
 	// MinLexicalDimension is the lexical embedder's own limit: below it, too many
 	// words share a component.
 	MinLexicalDimension = 64
@@ -95,6 +97,7 @@ type Policy struct {
 	// Sessions and Memories say for how long what sessions hold is kept, and what
 	// memory holds.
 	Sessions, Memories Retention
+	Quota              Quota
 }
 
 // Retention says for how long a class of data is kept.
@@ -152,6 +155,9 @@ type Change struct {
 	// Of Sessions and Memories.
 	SessionMonths, MemoryMonths       *int
 	SessionNotBefore, MemoryNotBefore *time.Time
+	// Of Quota.
+	MaxRows, MaxBytes *int64
+	MaxCalls          *int
 }
 
 // Apply returns p with the decisions of c.
@@ -168,6 +174,9 @@ func (c Change) Apply(p Policy) Policy {
 	set(&p.Memories.Months, c.MemoryMonths)
 	set(&p.Sessions.NotBefore, c.SessionNotBefore)
 	set(&p.Memories.NotBefore, c.MemoryNotBefore)
+	set(&p.Quota.Rows, c.MaxRows)
+	set(&p.Quota.Bytes, c.MaxBytes)
+	set(&p.Quota.Calls, c.MaxCalls)
 	for _, r := range []*Retention{&p.Sessions, &p.Memories} {
 		if !r.NotBefore.IsZero() {
 			r.NotBefore = r.NotBefore.UTC().Truncate(time.Second)
@@ -206,6 +215,12 @@ func (p Policy) Validate() error {
 		return invalid("policy.lift_fence", "must be after_erasure or after_sweep")
 	case p.Compaction != CompactionVacuum && p.Compaction != CompactionRewrite:
 		return invalid("policy.compaction", "must be vacuum or rewrite")
+	case p.Quota.Rows < 0:
+		return invalid("policy.quota.rows", "must not be negative; 0 is no limit")
+	case p.Quota.Bytes < 0:
+		return invalid("policy.quota.bytes", "must not be negative; 0 is no limit")
+	case p.Quota.Calls < 0 || p.Quota.Calls > MaxCalls:
+		return invalid("policy.quota.calls_per_second", fmt.Sprintf("must be from 0, which is no limit, to %d", MaxCalls))
 	}
 	for field, r := range map[string]Retention{"policy.session_retention": p.Sessions, "policy.memory_retention": p.Memories} {
 		switch {
@@ -296,7 +311,7 @@ func parse[E ~uint8](names []string, s, field string) (E, error) {
 
 // stored is the form in the database. Names and not numbers, so that a person
 // can read it; a key that this release does not know stays where it is.
-// memd.month_refusal reads those of retention.
+// memd.month_refusal reads those of retention, memd.is_full those of quotas.
 type stored struct {
 	Dimension        int       `json:"dimension"`
 	Embedder         string    `json:"embedder"`
@@ -310,6 +325,9 @@ type stored struct {
 	SessionNotBefore time.Time `json:"session_not_before"`
 	MemoryMonths     int       `json:"memory_months"`
 	MemoryNotBefore  time.Time `json:"memory_not_before"`
+	MaxRows          int64     `json:"max_rows"`
+	MaxBytes         int64     `json:"max_bytes"`
+	MaxCalls         int       `json:"max_calls"`
 }
 
 func (p Policy) stored() stored {
@@ -317,6 +335,7 @@ func (p Policy) stored() stored {
 		p.Dimension, p.Embedder, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(), p.LiftFence.String(),
 		p.Compaction.String(),
 		p.Sessions.Months, p.Sessions.NotBefore, p.Memories.Months, p.Memories.NotBefore,
+		p.Quota.Rows, p.Quota.Bytes, p.Quota.Calls,
 	}
 }
 
@@ -343,6 +362,7 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 	*p = Policy{
 		s.Dimension, s.Embedder, format, destroy, index, ingestion, lift, compaction,
 		Retention{s.SessionMonths, s.SessionNotBefore.UTC()}, Retention{s.MemoryMonths, s.MemoryNotBefore.UTC()},
+		Quota{s.MaxRows, s.MaxBytes, s.MaxCalls},
 	}
 	return nil
 }

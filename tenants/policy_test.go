@@ -47,6 +47,7 @@ func TestPolicy_JSON(t *testing.T) {
 		DestroyDelay: 30 * 24 * time.Hour, Index: tenants.IndexSealed, IngestionDelay: time.Minute,
 		LiftFence: tenants.LiftAfterSweep, Compaction: tenants.CompactionRewrite, Sessions: tenants.Retention{Months: 2},
 		Memories: tenants.Retention{Months: 12, NotBefore: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)},
+		Quota: tenants.Quota{Rows: 7, Bytes: 1 << 40, Calls: 50},
 	}
 	b, err := json.Marshal(want)
 	if err != nil {
@@ -54,7 +55,7 @@ func TestPolicy_JSON(t *testing.T) {
 	}
 	// The stored form is a contract with older and newer releases.
 	const stored = `{"dimension":1536,"embedder":"openai","vector_format":"float16","destroy_delay":"720h0m0s","index":"sealed","ingestion_delay":"1m0s","lift_fence":"after_sweep","compaction":"rewrite",` +
-		`"session_months":2,"session_not_before":"0001-01-01T00:00:00Z","memory_months":12,"memory_not_before":"2027-01-01T00:00:00Z"}`
+		`"session_months":2,"session_not_before":"0001-01-01T00:00:00Z","memory_months":12,"memory_not_before":"2027-01-01T00:00:00Z","max_rows":7,"max_bytes":1099511627776,"max_calls":50}`
 	if string(b) != stored {
 		t.Errorf("stored as %s", b)
 	}

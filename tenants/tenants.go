@@ -30,6 +30,7 @@ type Tenant struct {
 	Epoch     int64
 	CreatedAt time.Time
 	UpdatedAt time.Time
+	Usage     Usage
 }
 
 const sqlInsertTenant = `
@@ -67,7 +68,8 @@ func Create(ctx context.Context, db pg.DB, now time.Time, name, displayName stri
 }
 
 const sqlSelectTenant = `
-SELECT t.tenant_no, t.name, t.display_name, t.state, t.policy, coalesce(k.epoch, 0), t.created_at, t.updated_at
+SELECT t.tenant_no, t.name, t.display_name, t.state, t.policy, coalesce(k.epoch, 0), t.created_at, t.updated_at,
+  t.used_rows, t.used_bytes, coalesce(t.measured_at, '0001-01-01Z'), t.full_up
 FROM memd.tenants t LEFT JOIN memd.key_epochs k USING (tenant_no)
 WHERE t.name = @name`
 
@@ -80,7 +82,8 @@ func Get(ctx context.Context, db pg.DB, name string) (Tenant, error) {
 }
 
 const sqlSelectTenantByNo = `
-SELECT t.tenant_no, t.name, t.display_name, t.state, t.policy, coalesce(k.epoch, 0), t.created_at, t.updated_at
+SELECT t.tenant_no, t.name, t.display_name, t.state, t.policy, coalesce(k.epoch, 0), t.created_at, t.updated_at,
+  t.used_rows, t.used_bytes, coalesce(t.measured_at, '0001-01-01Z'), t.full_up
 FROM memd.tenants t LEFT JOIN memd.key_epochs k USING (tenant_no)
 WHERE t.tenant_no = @tenant_no`
 
@@ -90,7 +93,8 @@ func GetByNo(ctx context.Context, db pg.DB, no memd.TenantNo) (Tenant, error) {
 }
 
 const sqlSelectTenants = `
-SELECT t.tenant_no, t.name, t.display_name, t.state, t.policy, coalesce(k.epoch, 0), t.created_at, t.updated_at
+SELECT t.tenant_no, t.name, t.display_name, t.state, t.policy, coalesce(k.epoch, 0), t.created_at, t.updated_at,
+  t.used_rows, t.used_bytes, coalesce(t.measured_at, '0001-01-01Z'), t.full_up
 FROM memd.tenants t LEFT JOIN memd.key_epochs k USING (tenant_no)
 WHERE t.name COLLATE "C" > @after
 ORDER BY t.name COLLATE "C"
@@ -173,7 +177,8 @@ func many(ctx context.Context, db pg.DB, sql string, args pg.Args) ([]Tenant, er
 
 func scan(row pgx.CollectableRow) (Tenant, error) {
 	var t Tenant
-	err := row.Scan(&t.No, &t.Name, &t.DisplayName, &t.State, &t.Policy, &t.Epoch, &t.CreatedAt, &t.UpdatedAt)
-	t.CreatedAt, t.UpdatedAt = t.CreatedAt.UTC(), t.UpdatedAt.UTC()
+	err := row.Scan(&t.No, &t.Name, &t.DisplayName, &t.State, &t.Policy, &t.Epoch, &t.CreatedAt, &t.UpdatedAt,
+		&t.Usage.Rows, &t.Usage.Bytes, &t.Usage.MeasuredAt, &t.Usage.Full)
+	t.CreatedAt, t.UpdatedAt, t.Usage.MeasuredAt = t.CreatedAt.UTC(), t.UpdatedAt.UTC(), t.Usage.MeasuredAt.UTC()
 	return t, err
 }

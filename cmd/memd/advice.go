@@ -37,6 +37,8 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_EXPORT_NOT_READY:     "Look at \"memd export status\": while it is being made, wait; what has ended is started anew.",
 	memdv1.Reason_REASON_EXPORTS_UNAVAILABLE:  "Set --exports (MEMD_EXPORTS) for memd serve and memd worker alike, and see that both reach the place.",
 	memdv1.Reason_REASON_TOO_MANY_STREAMS:     "Nothing was written; try again when other files have passed. An operator raises --max-artifact-streams of \"memd serve\".",
+	memdv1.Reason_REASON_QUOTA_REACHED:        "Delete or forget something, which makes room within seconds, or have the quota raised: \"memd tenant policy --max-rows --max-bytes\".",
+	memdv1.Reason_REASON_TOO_MANY_CALLS:       "Nothing was done; try again in a moment. An operator raises the quota: \"memd tenant policy --max-calls\".",
 	memdv1.Reason_REASON_DATABASE_UNAVAILABLE: "The server cannot reach its database. A write may have happened; repeating it with the same ids is safe.",
 	memdv1.Reason_REASON_LEDGER_UNAVAILABLE:   "The server cannot reach its ledger. Try again later, with the same ids.",
 	memdv1.Reason_REASON_GATE_CLOSED:          "The server's log says why. If it stays so, the operator runs \"memd restore\".",

@@ -110,7 +110,7 @@ func reasonName(r memdv1.Reason) string { return enumName(r, "REASON_", false) }
 func transient(err error) bool {
 	switch reasonOf(err) {
 	case memdv1.Reason_REASON_KEY_UNAVAILABLE, memdv1.Reason_REASON_EMBEDDER_UNAVAILABLE,
-		memdv1.Reason_REASON_DATABASE_BUSY, memdv1.Reason_REASON_DATABASE_UNAVAILABLE,
+		memdv1.Reason_REASON_DATABASE_BUSY, memdv1.Reason_REASON_TOO_MANY_CALLS, memdv1.Reason_REASON_DATABASE_UNAVAILABLE,
 		memdv1.Reason_REASON_LEDGER_UNAVAILABLE, memdv1.Reason_REASON_STALE, memdv1.Reason_REASON_ERASURE_UNFINISHED,
 		memdv1.Reason_REASON_DEADLINE_EXCEEDED, memdv1.Reason_REASON_GATE_CLOSED:
 		return true

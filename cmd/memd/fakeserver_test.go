@@ -301,6 +301,7 @@ func (f *fakeServer) SetPolicy(ctx context.Context, req *memdv1.SetPolicyRequest
 	if r := req.GetPolicy().GetSessionRetention(); r != nil {
 		proto.Merge(resp.Tenant.Policy, &memdv1.Policy{SessionRetention: r})
 	}
+	resp.Tenant.Policy.Quota = req.GetPolicy().GetQuota()
 	return &memdv1.SetPolicyResponse{Tenant: resp.GetTenant()}, nil
 }
 

@@ -25,6 +25,9 @@ type policyFlags struct {
 	MemoryMonths   *int32         `placeholder:"N" help:"The same for memories, by their source time."`
 	MemorySince    *time.Time     `name:"memory-not-before" placeholder:"TIME" help:"The same floor for memories."`
 	Compaction     string         `enum:",vacuum,rewrite" default:"" placeholder:"MODE" help:"What the tenant's erasures ask for where the installation compacts: vacuum, or rewrite, which locks tables of all tenants in the window and needs a key of the installation."`
+	MaxRows        *int64         `placeholder:"N" help:"Quota: rows of content in all stores that the tenant may have; 0 for any number. For a key of the installation, like the two that follow."`
+	MaxBytes       *int64         `placeholder:"N" help:"Quota: bytes that are sealed in those rows; 0 for any number."`
+	MaxCalls       *int32         `placeholder:"N" help:"Quota: calls a second of the tenant's agents at each server; 0 for any number. Erasures, holds and exports are never refused."`
 	LiftFence      string         `enum:",after-erasure,after-sweep" default:"" placeholder:"WHEN" help:"When a user who was erased may return: after-erasure, or after-sweep (when it was verified a second time, the ingestion delay later)."`
 }
 
@@ -63,6 +66,9 @@ func (f *policyFlags) policy() *memdv1.Policy {
 	}
 	p.SessionRetention = retention(f.SessionMonths, f.SessionSince)
 	p.MemoryRetention = retention(f.MemoryMonths, f.MemorySince)
+	if f.MaxRows != nil || f.MaxBytes != nil || f.MaxCalls != nil {
+		p.Quota = &memdv1.Quota{Rows: f.MaxRows, Bytes: f.MaxBytes, CallsPerSecond: f.MaxCalls}
+	}
 	return p
 }
 

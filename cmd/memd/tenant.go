@@ -127,7 +127,27 @@ func printTenant(con *console, x *memdv1.Tenant) error {
 	t.row("lift fence", enumName(p.GetLiftFence(), "LIFT_FENCE_", true))
 	t.row("sessions are kept", keptFor(p.GetSessionRetention()))
 	t.row("memories are kept", keptFor(p.GetMemoryRetention()))
+	q, u := p.GetQuota(), x.GetUsage()
+	t.row("rows", usedOf(u.GetRows(), q.GetRows(), u))
+	t.row("bytes", usedOf(u.GetBytes(), q.GetBytes(), u))
+	calls := "no limit"
+	if q.GetCallsPerSecond() > 0 {
+		calls = fmt.Sprint(q.GetCallsPerSecond())
+	}
+	t.row("calls a second", calls)
 	return t.close()
+}
+
+// usedOf says what a quota allows, and how much of it was used when it was last
+// measured.
+func usedOf(used, quota int64, u *memdv1.Usage) string {
+	switch {
+	case quota == 0:
+		return "no limit"
+	case u == nil:
+		return fmt.Sprintf("at most %d", quota)
+	}
+	return fmt.Sprintf("%d of %d, on %s", used, quota, formatTime(u.GetMeasuredAt()))
 }
 
 // keptFor says for how long a class is kept.

@@ -47,6 +47,7 @@ type Worker struct {
 	instance *shred.Instance
 	keyring  *shred.Keyring
 	sweeper  *artifacts.Sweeper
+	meter    *tenants.Meter
 	exports  *export.Worker
 	compact  *compact.Runner // nil where nothing is compacted
 	closers  []func(context.Context) error
@@ -113,6 +114,7 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 		return nil, err
 	}
 	w.sweeper = &artifacts.Sweeper{Pool: w.Pool, Clock: c.Clock, Logger: c.Logger}
+	w.meter = &tenants.Meter{Pool: w.Pool, Clock: c.Clock, Logger: c.Logger}
 	if err := w.openCompaction(ctx, c); err != nil {
 		return nil, err
 	}
@@ -141,6 +143,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	sweeping, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { w.sweeper.Run(sweeping) })
+	background.Go(func() { w.meter.Run(sweeping) })
 	if w.compact != nil {
 		background.Go(func() { w.compact.Run(sweeping) })
 	}

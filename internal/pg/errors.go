@@ -98,6 +98,7 @@ var byState = map[string]error{
 	"MD020": memd.ErrNotFound,
 	"MD021": memd.ErrSessionChanged,
 	"MD022": memd.ErrStateFull,
+	"MD023": memd.ErrQuotaReached,
 	"MD030": memd.ErrMonthKept,
 
 	"22021": errCharacter,                // character_not_in_repertoire

@@ -104,8 +104,9 @@ func (h *adminHandler) SetPolicy(ctx context.Context, req *memdv1.SetPolicyReque
 	if !sees(ctx, req.GetTenant()) {
 		return nil, memd.ErrNotFound
 	}
-	// A rewrite locks the tables of everybody.
-	if req.GetPolicy().GetCompaction() == memdv1.CompactionMode_COMPACTION_MODE_REWRITE && principalOf(ctx).Tenant != auth.Installation {
+	// A rewrite locks the tables of everybody, and quotas are for everybody else.
+	if p := req.GetPolicy(); principalOf(ctx).Tenant != auth.Installation &&
+		(p.GetCompaction() == memdv1.CompactionMode_COMPACTION_MODE_REWRITE || p.GetQuota() != nil) {
 		return nil, memd.ErrPermissionDenied
 	}
 	var t tenants.Tenant

@@ -32,10 +32,14 @@ func tenantToProto(t tenants.Tenant) *memdv1.Tenant {
 
 			SessionRetention: retentionToProto(t.Policy.Sessions),
 			MemoryRetention:  retentionToProto(t.Policy.Memories),
+			Quota: &memdv1.Quota{
+				Rows: new(t.Policy.Quota.Rows), Bytes: new(t.Policy.Quota.Bytes), CallsPerSecond: new(int32(t.Policy.Quota.Calls)),
+			},
 		},
 		KeyEpoch:  t.Epoch,
 		CreatedAt: timestampToProto(t.CreatedAt),
 		UpdatedAt: timestampToProto(t.UpdatedAt),
+		Usage:     usageToProto(t.Usage),
 	}
 }
 
@@ -68,7 +72,21 @@ func policyChange(p *memdv1.Policy) tenants.Change {
 	}
 	c.SessionMonths, c.SessionNotBefore = retentionFromProto(p.GetSessionRetention())
 	c.MemoryMonths, c.MemoryNotBefore = retentionFromProto(p.GetMemoryRetention())
+	if q := p.GetQuota(); q != nil {
+		c.MaxRows, c.MaxBytes = q.Rows, q.Bytes
+		if q.CallsPerSecond != nil {
+			c.MaxCalls = new(int(q.GetCallsPerSecond()))
+		}
+	}
 	return c
+}
+
+// usageToProto leaves out that of a tenant that was never measured.
+func usageToProto(u tenants.Usage) *memdv1.Usage {
+	if u.MeasuredAt.IsZero() {
+		return nil
+	}
+	return &memdv1.Usage{Rows: u.Rows, Bytes: u.Bytes, MeasuredAt: timestampToProto(u.MeasuredAt), Full: u.Full}
 }
 
 func retentionToProto(r tenants.Retention) *memdv1.Retention {

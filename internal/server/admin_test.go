@@ -33,7 +33,7 @@ func TestAdmin_FromNothingToAFirstMemory(t *testing.T) {
 			Dimension: 128, Embedder: "lexical", VectorFormat: memdv1.VectorFormat_VECTOR_FORMAT_FLOAT32,
 			DestroyDelay: durationpb.New(24 * time.Hour), Index: memdv1.IndexMode_INDEX_MODE_AUTO, IngestionDelay: durationpb.New(0),
 			LiftFence: memdv1.LiftFence_LIFT_FENCE_AFTER_ERASURE, Compaction: memdv1.CompactionMode_COMPACTION_MODE_VACUUM, SessionRetention: &memdv1.Retention{Months: new(int32(0))},
-			MemoryRetention: &memdv1.Retention{Months: new(int32(0))},
+			MemoryRetention: &memdv1.Retention{Months: new(int32(0))}, Quota: &memdv1.Quota{Rows: new(int64(0)), Bytes: new(int64(0)), CallsPerSecond: new(int32(0))},
 		},
 	}
 	if diff := cmp.Diff(want, made.GetTenant(), protocmp.Transform(), protocmp.IgnoreFields(&memdv1.Tenant{}, "created_at", "updated_at")); diff != "" {

@@ -33,6 +33,8 @@ type rule struct {
 	tenant bool
 	admits func(tenants.State) bool
 	limit  time.Duration
+	// counts: the call is one of those that a quota bounds (quota.go).
+	counts bool
 	// rides: the call may authenticate by a statement of its own (rider.go).
 	rides bool
 }
@@ -40,9 +42,9 @@ type rule struct {
 func active(s tenants.State) bool { return s == tenants.StateActive }
 
 var (
-	remembering = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit}
-	searching   = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit, rides: true}
-	streaming   = rule{roles: auth.Agent, tenant: true, admits: active, limit: streamLimit}
+	remembering = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit, counts: true}
+	searching   = rule{roles: auth.Agent, tenant: true, admits: active, limit: callLimit, counts: true, rides: true}
+	streaming   = rule{roles: auth.Agent, tenant: true, admits: active, limit: streamLimit, counts: true}
 	deleting    = rule{roles: auth.Agent | auth.Eraser, tenant: true, admits: active, limit: erasureLimit}
 	forgetting  = rule{roles: auth.Eraser, tenant: true, admits: tenants.State.Erases, limit: erasureLimit}
 	// purging is for the installation's own keys alone, as its handler sees to.

@@ -17,10 +17,11 @@
 //  4. panics: a panic further in becomes an internal error like any other.
 //  5. authorisation: by headers alone, before a byte of the request is read. It
 //     also bounds the time of the call.
-//  6. validation: of every message as it is received.
-//  7. durability: an answer that acknowledges what must outlive a rollback of the
+//  6. quotas: before the request is read, too, of whoever may call.
+//  7. validation: of every message as it is received.
+//  8. durability: an answer that acknowledges what must outlive a rollback of the
 //     database waits until it is in the ledgers.
-//  8. the handler.
+//  9. the handler.
 //
 // # What may be logged
 //

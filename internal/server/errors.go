@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect/v2/connectproto"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"forgettable.dev/memd"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
@@ -53,6 +54,7 @@ var outcomes = []outcome{
 	{memd.ErrSourceGone, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SOURCE_GONE, "a source is gone or has changed"},
 	{memd.ErrTooManyContributions, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TOO_MANY_CONTRIBUTIONS, fmt.Sprintf("the row would draw on more than %d sessions", memd.MaxContributions)},
 	{memd.ErrStateFull, connect.CodeFailedPrecondition, memdv1.Reason_REASON_STATE_FULL, fmt.Sprintf("the session, user or app would have more state than %d entries or %d MiB", memd.MaxStateKeys, memd.MaxStateOfOwner>>20)},
+	{memd.ErrQuotaReached, connect.CodeResourceExhausted, memdv1.Reason_REASON_QUOTA_REACHED, "the tenant has reached its quota; nothing was written"},
 	{memd.ErrSessionChanged, connect.CodeAborted, memdv1.Reason_REASON_SESSION_CHANGED, "the session has changed since it was read: get it again"},
 	{memd.ErrVersionConflict, connect.CodeAborted, memdv1.Reason_REASON_VERSION_CONFLICT, "the row has another version"},
 
@@ -65,6 +67,7 @@ var outcomes = []outcome{
 	{memd.ErrEmbedderUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_EMBEDDER_UNAVAILABLE, "the embedder is unavailable; nothing was written"},
 	{memd.ErrDatabaseBusy, connect.CodeResourceExhausted, memdv1.Reason_REASON_DATABASE_BUSY, "no database connection became free in time; nothing was written"},
 	{memd.ErrTooManyStreams, connect.CodeResourceExhausted, memdv1.Reason_REASON_TOO_MANY_STREAMS, "this process streams as many artifacts as it may at once; nothing was written"},
+	{memd.ErrTooManyCalls, connect.CodeResourceExhausted, memdv1.Reason_REASON_TOO_MANY_CALLS, "the tenant's agents make more calls a second than its quota gives them; nothing was done: repeat later"},
 	{memd.ErrDatabaseUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_DATABASE_UNAVAILABLE, "the database is unavailable"},
 	{memd.ErrTargetUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_TARGET_UNAVAILABLE, "a purge target is unavailable"},
 	{memd.ErrTargetRefused, connect.CodeFailedPrecondition, memdv1.Reason_REASON_TARGET_REFUSED, "a purge target refused"},
@@ -104,6 +107,10 @@ func connectError(ctx context.Context, err error) (*connect.Error, memdv1.Reason
 		}}), o.reason
 	}
 	o := classify(ctx, err)
+	var limited *limitedError
+	if errors.As(err, &limited) {
+		return o.answer(err, &errdetails.RetryInfo{RetryDelay: durationpb.New(limited.after)}), o.reason
+	}
 	var refusal *memd.RefusalError
 	if errors.As(err, &refusal) && errors.Is(refusal.Class, o.err) {
 		o.text += ": " + refusal.Problem // Ours, like that of an InvalidError.

@@ -204,6 +204,10 @@ func (c *Config) interceptors() ([]connect.ServerInterceptor, error) {
 	if err != nil {
 		return nil, err
 	}
+	quotas, err := newQuotas(c.Pool, c.Clock, c.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("registering metrics of quotas: %w", err)
+	}
 	var chain []connect.ServerInterceptor
 	if c.Tracer != nil {
 		// The callers are services of the same owner: their traces go on here.
@@ -219,6 +223,7 @@ func (c *Config) interceptors() ([]connect.ServerInterceptor, error) {
 		answers(c.Logger, c.Clock),
 		panics(c.Logger, metrics.panics),
 		authorisation(c.Auth),
+		quotas.interceptor,
 		valid,
 		durable(c.Durable),
 	), nil

@@ -51,6 +51,8 @@ type installation struct {
 	durable   func(context.Context) error
 	streams   int // of artifacts at once; 0 is the default
 	exports   export.Store
+	looks     int        // at tenants with quotas
+	clock     memd.Clock // of the servers; the system's if nil
 }
 
 func setup(t *testing.T) *installation {
@@ -127,7 +129,7 @@ func (in *installation) serveWith(pool *pg.Pool) *instance {
 	files, err := artifacts.New(artifacts.Config{Pool: pool, Keyring: keyring, Directory: directory})
 	must(err)
 	api, err := server.New(server.Config{
-		Keys: keyring, Exports: in.exports, Artifacts: files, MaxArtifactStreams: in.streams, Durable: in.durable,
+		Clock: in.clock, Keys: keyring, Exports: in.exports, Artifacts: files, MaxArtifactStreams: in.streams, Durable: in.durable,
 		Pool: pool, Auth: authenticator, Purge: targets, Memory: store, Sessions: conversations, Logger: logger, Registry: s.registry, ServeMetrics: true,
 		Tracer:  trace.NewTracerProvider(trace.WithSyncer(s.spans)),
 		Erasure: &erasure.Service{Pool: pool, Keyring: keyring, Directory: directory, Clock: memd.SystemClock{}},

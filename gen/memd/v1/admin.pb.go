@@ -401,7 +401,10 @@ type Policy struct {
 	// What the tenant's erasures ask for, where the installation compacts. VACUUM by
 	// default. The tables are all tenants': a rewrite for one locks them for all, in
 	// the installation's window, so it needs a key of the installation to ask for it.
-	Compaction    CompactionMode `protobuf:"varint,12,opt,name=compaction,proto3,enum=memd.v1.CompactionMode" json:"compaction,omitempty"`
+	Compaction CompactionMode `protobuf:"varint,12,opt,name=compaction,proto3,enum=memd.v1.CompactionMode" json:"compaction,omitempty"`
+	// What the tenant may take of what all tenants share. No bounds by default. Only
+	// a key of the installation may set it.
+	Quota         *Quota `protobuf:"bytes,13,opt,name=quota,proto3" json:"quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -506,6 +509,154 @@ func (x *Policy) GetCompaction() CompactionMode {
 	return CompactionMode_COMPACTION_MODE_UNSPECIFIED
 }
 
+func (x *Policy) GetQuota() *Quota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+// Quota bounds a tenant. A field that is 0 bounds nothing; one that is not set in
+// SetPolicy keeps its value.
+type Quota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rows of content in all stores: memories, events, entries of state, and chunks of
+	// artifacts, of 256 KiB each. A tenant that was found to have as many is refused
+	// what adds more (QUOTA_REACHED) until it has fewer. It is measured every few
+	// seconds, and can go beyond the quota by what it adds in between.
+	Rows *int64 `protobuf:"varint,1,opt,name=rows,proto3,oneof" json:"rows,omitempty"`
+	// Bytes that are sealed in those rows, likewise.
+	Bytes *int64 `protobuf:"varint,2,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	// Calls a second of the tenant's agents at each server process, and how many at
+	// once after a second's rest; what is more is TOO_MANY_CALLS. Erasures, holds,
+	// exports and administration are not counted and never refused.
+	CallsPerSecond *int32 `protobuf:"varint,3,opt,name=calls_per_second,json=callsPerSecond,proto3,oneof" json:"calls_per_second,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_memd_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Quota) GetRows() int64 {
+	if x != nil && x.Rows != nil {
+		return *x.Rows
+	}
+	return 0
+}
+
+func (x *Quota) GetBytes() int64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+func (x *Quota) GetCallsPerSecond() int32 {
+	if x != nil && x.CallsPerSecond != nil {
+		return *x.CallsPerSecond
+	}
+	return 0
+}
+
+// Usage is what a tenant with a quota of rows or bytes had when it was last
+// measured.
+type Usage struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Rows       int64                  `protobuf:"varint,1,opt,name=rows,proto3" json:"rows,omitempty"`
+	Bytes      int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	MeasuredAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=measured_at,json=measuredAt,proto3" json:"measured_at,omitempty"`
+	// What adds to it is refused.
+	Full          bool `protobuf:"varint,4,opt,name=full,proto3" json:"full,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_memd_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Usage) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *Usage) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Usage) GetMeasuredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.MeasuredAt
+	}
+	return nil
+}
+
+func (x *Usage) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
 // Retention says for how long a class of a tenant's data is kept. Users' and apps'
 // own state, and artifacts with the prefix "user:", belong to no month and are kept.
 type Retention struct {
@@ -522,7 +673,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_memd_v1_admin_proto_msgTypes[1]
+	mi := &file_memd_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +685,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[1]
+	mi := &file_memd_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +698,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Retention) GetMonths() int32 {
@@ -573,16 +724,18 @@ type Tenant struct {
 	// With every field set.
 	Policy *Policy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
 	// The tenant's newest key epoch, from 1. 0 before it has keys.
-	KeyEpoch      int64                  `protobuf:"varint,5,opt,name=key_epoch,json=keyEpoch,proto3" json:"key_epoch,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	KeyEpoch  int64                  `protobuf:"varint,5,opt,name=key_epoch,json=keyEpoch,proto3" json:"key_epoch,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Not set for a tenant that was never measured, for want of a quota.
+	Usage         *Usage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tenant) Reset() {
 	*x = Tenant{}
-	mi := &file_memd_v1_admin_proto_msgTypes[2]
+	mi := &file_memd_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -594,7 +747,7 @@ func (x *Tenant) String() string {
 func (*Tenant) ProtoMessage() {}
 
 func (x *Tenant) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[2]
+	mi := &file_memd_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -607,7 +760,7 @@ func (x *Tenant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenant.ProtoReflect.Descriptor instead.
 func (*Tenant) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Tenant) GetName() string {
@@ -659,6 +812,13 @@ func (x *Tenant) GetUpdatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Tenant) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
 type CreateTenantRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 2 to 63 characters: a lower-case letter, then lower-case letters, digits and
@@ -673,7 +833,7 @@ type CreateTenantRequest struct {
 
 func (x *CreateTenantRequest) Reset() {
 	*x = CreateTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[3]
+	mi := &file_memd_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +845,7 @@ func (x *CreateTenantRequest) String() string {
 func (*CreateTenantRequest) ProtoMessage() {}
 
 func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[3]
+	mi := &file_memd_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +858,7 @@ func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantRequest.ProtoReflect.Descriptor instead.
 func (*CreateTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateTenantRequest) GetName() string {
@@ -731,7 +891,7 @@ type CreateTenantResponse struct {
 
 func (x *CreateTenantResponse) Reset() {
 	*x = CreateTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[4]
+	mi := &file_memd_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +903,7 @@ func (x *CreateTenantResponse) String() string {
 func (*CreateTenantResponse) ProtoMessage() {}
 
 func (x *CreateTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[4]
+	mi := &file_memd_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +916,7 @@ func (x *CreateTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantResponse.ProtoReflect.Descriptor instead.
 func (*CreateTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateTenantResponse) GetTenant() *Tenant {
@@ -775,7 +935,7 @@ type GetTenantRequest struct {
 
 func (x *GetTenantRequest) Reset() {
 	*x = GetTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[5]
+	mi := &file_memd_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +947,7 @@ func (x *GetTenantRequest) String() string {
 func (*GetTenantRequest) ProtoMessage() {}
 
 func (x *GetTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[5]
+	mi := &file_memd_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +960,7 @@ func (x *GetTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTenantRequest.ProtoReflect.Descriptor instead.
 func (*GetTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetTenantRequest) GetName() string {
@@ -819,7 +979,7 @@ type GetTenantResponse struct {
 
 func (x *GetTenantResponse) Reset() {
 	*x = GetTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[6]
+	mi := &file_memd_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +991,7 @@ func (x *GetTenantResponse) String() string {
 func (*GetTenantResponse) ProtoMessage() {}
 
 func (x *GetTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[6]
+	mi := &file_memd_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +1004,7 @@ func (x *GetTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTenantResponse.ProtoReflect.Descriptor instead.
 func (*GetTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetTenantResponse) GetTenant() *Tenant {
@@ -866,7 +1026,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[7]
+	mi := &file_memd_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +1038,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[7]
+	mi := &file_memd_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +1051,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTenantsRequest) GetPageSize() int32 {
@@ -919,7 +1079,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[8]
+	mi := &file_memd_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1091,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[8]
+	mi := &file_memd_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1104,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -972,7 +1132,7 @@ type SetPolicyRequest struct {
 
 func (x *SetPolicyRequest) Reset() {
 	*x = SetPolicyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[9]
+	mi := &file_memd_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1144,7 @@ func (x *SetPolicyRequest) String() string {
 func (*SetPolicyRequest) ProtoMessage() {}
 
 func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[9]
+	mi := &file_memd_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1157,7 @@ func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SetPolicyRequest) GetTenant() string {
@@ -1023,7 +1183,7 @@ type SetPolicyResponse struct {
 
 func (x *SetPolicyResponse) Reset() {
 	*x = SetPolicyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	mi := &file_memd_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1195,7 @@ func (x *SetPolicyResponse) String() string {
 func (*SetPolicyResponse) ProtoMessage() {}
 
 func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	mi := &file_memd_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +1208,7 @@ func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetPolicyResponse) GetTenant() *Tenant {
@@ -1071,7 +1231,7 @@ type SuspendTenantRequest struct {
 
 func (x *SuspendTenantRequest) Reset() {
 	*x = SuspendTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	mi := &file_memd_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1243,7 @@ func (x *SuspendTenantRequest) String() string {
 func (*SuspendTenantRequest) ProtoMessage() {}
 
 func (x *SuspendTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	mi := &file_memd_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1256,7 @@ func (x *SuspendTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendTenantRequest.ProtoReflect.Descriptor instead.
 func (*SuspendTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SuspendTenantRequest) GetTenant() string {
@@ -1122,7 +1282,7 @@ type SuspendTenantResponse struct {
 
 func (x *SuspendTenantResponse) Reset() {
 	*x = SuspendTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1294,7 @@ func (x *SuspendTenantResponse) String() string {
 func (*SuspendTenantResponse) ProtoMessage() {}
 
 func (x *SuspendTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1307,7 @@ func (x *SuspendTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendTenantResponse.ProtoReflect.Descriptor instead.
 func (*SuspendTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SuspendTenantResponse) GetTenant() *Tenant {
@@ -1169,7 +1329,7 @@ type ResumeTenantRequest struct {
 
 func (x *ResumeTenantRequest) Reset() {
 	*x = ResumeTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1341,7 @@ func (x *ResumeTenantRequest) String() string {
 func (*ResumeTenantRequest) ProtoMessage() {}
 
 func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1354,7 @@ func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTenantRequest.ProtoReflect.Descriptor instead.
 func (*ResumeTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResumeTenantRequest) GetTenant() string {
@@ -1220,7 +1380,7 @@ type ResumeTenantResponse struct {
 
 func (x *ResumeTenantResponse) Reset() {
 	*x = ResumeTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1232,7 +1392,7 @@ func (x *ResumeTenantResponse) String() string {
 func (*ResumeTenantResponse) ProtoMessage() {}
 
 func (x *ResumeTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1245,7 +1405,7 @@ func (x *ResumeTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTenantResponse.ProtoReflect.Descriptor instead.
 func (*ResumeTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ResumeTenantResponse) GetTenant() *Tenant {
@@ -1269,7 +1429,7 @@ type MoveTenantRequest struct {
 
 func (x *MoveTenantRequest) Reset() {
 	*x = MoveTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1441,7 @@ func (x *MoveTenantRequest) String() string {
 func (*MoveTenantRequest) ProtoMessage() {}
 
 func (x *MoveTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1454,7 @@ func (x *MoveTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTenantRequest.ProtoReflect.Descriptor instead.
 func (*MoveTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MoveTenantRequest) GetTenant() string {
@@ -1327,7 +1487,7 @@ type MoveTenantResponse struct {
 
 func (x *MoveTenantResponse) Reset() {
 	*x = MoveTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1499,7 @@ func (x *MoveTenantResponse) String() string {
 func (*MoveTenantResponse) ProtoMessage() {}
 
 func (x *MoveTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1512,7 @@ func (x *MoveTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTenantResponse.ProtoReflect.Descriptor instead.
 func (*MoveTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MoveTenantResponse) GetTenant() *Tenant {
@@ -1372,7 +1532,7 @@ type ListTransitionsRequest struct {
 
 func (x *ListTransitionsRequest) Reset() {
 	*x = ListTransitionsRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1544,7 @@ func (x *ListTransitionsRequest) String() string {
 func (*ListTransitionsRequest) ProtoMessage() {}
 
 func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1397,7 +1557,7 @@ func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListTransitionsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListTransitionsRequest) GetTenant() string {
@@ -1416,7 +1576,7 @@ type ListTransitionsResponse struct {
 
 func (x *ListTransitionsResponse) Reset() {
 	*x = ListTransitionsResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1588,7 @@ func (x *ListTransitionsResponse) String() string {
 func (*ListTransitionsResponse) ProtoMessage() {}
 
 func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1601,7 @@ func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListTransitionsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListTransitionsResponse) GetTransitions() []*TenantTransition {
@@ -1468,7 +1628,7 @@ type TenantTransition struct {
 
 func (x *TenantTransition) Reset() {
 	*x = TenantTransition{}
-	mi := &file_memd_v1_admin_proto_msgTypes[19]
+	mi := &file_memd_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1640,7 @@ func (x *TenantTransition) String() string {
 func (*TenantTransition) ProtoMessage() {}
 
 func (x *TenantTransition) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[19]
+	mi := &file_memd_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1653,7 @@ func (x *TenantTransition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantTransition.ProtoReflect.Descriptor instead.
 func (*TenantTransition) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TenantTransition) GetAt() *timestamppb.Timestamp {
@@ -1553,7 +1713,7 @@ type ApiKey struct {
 
 func (x *ApiKey) Reset() {
 	*x = ApiKey{}
-	mi := &file_memd_v1_admin_proto_msgTypes[20]
+	mi := &file_memd_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1725,7 @@ func (x *ApiKey) String() string {
 func (*ApiKey) ProtoMessage() {}
 
 func (x *ApiKey) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[20]
+	mi := &file_memd_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1738,7 @@ func (x *ApiKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiKey.ProtoReflect.Descriptor instead.
 func (*ApiKey) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ApiKey) GetKeyId() string {
@@ -1651,7 +1811,7 @@ type CreateApiKeyRequest struct {
 
 func (x *CreateApiKeyRequest) Reset() {
 	*x = CreateApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[21]
+	mi := &file_memd_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1823,7 @@ func (x *CreateApiKeyRequest) String() string {
 func (*CreateApiKeyRequest) ProtoMessage() {}
 
 func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[21]
+	mi := &file_memd_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1836,7 @@ func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CreateApiKeyRequest) GetTenant() string {
@@ -1711,7 +1871,7 @@ type CreateApiKeyResponse struct {
 
 func (x *CreateApiKeyResponse) Reset() {
 	*x = CreateApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[22]
+	mi := &file_memd_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1883,7 @@ func (x *CreateApiKeyResponse) String() string {
 func (*CreateApiKeyResponse) ProtoMessage() {}
 
 func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[22]
+	mi := &file_memd_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1896,7 @@ func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CreateApiKeyResponse) GetApiKey() *ApiKey {
@@ -1767,7 +1927,7 @@ type ListApiKeysRequest struct {
 
 func (x *ListApiKeysRequest) Reset() {
 	*x = ListApiKeysRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[23]
+	mi := &file_memd_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1939,7 @@ func (x *ListApiKeysRequest) String() string {
 func (*ListApiKeysRequest) ProtoMessage() {}
 
 func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[23]
+	mi := &file_memd_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1952,7 @@ func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListApiKeysRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListApiKeysRequest) GetTenant() string {
@@ -1827,7 +1987,7 @@ type ListApiKeysResponse struct {
 
 func (x *ListApiKeysResponse) Reset() {
 	*x = ListApiKeysResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[24]
+	mi := &file_memd_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +1999,7 @@ func (x *ListApiKeysResponse) String() string {
 func (*ListApiKeysResponse) ProtoMessage() {}
 
 func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[24]
+	mi := &file_memd_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +2012,7 @@ func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListApiKeysResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListApiKeysResponse) GetApiKeys() []*ApiKey {
@@ -1878,7 +2038,7 @@ type RevokeApiKeyRequest struct {
 
 func (x *RevokeApiKeyRequest) Reset() {
 	*x = RevokeApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[25]
+	mi := &file_memd_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2050,7 @@ func (x *RevokeApiKeyRequest) String() string {
 func (*RevokeApiKeyRequest) ProtoMessage() {}
 
 func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[25]
+	mi := &file_memd_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2063,7 @@ func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RevokeApiKeyRequest) GetKeyId() string {
@@ -1922,7 +2082,7 @@ type RevokeApiKeyResponse struct {
 
 func (x *RevokeApiKeyResponse) Reset() {
 	*x = RevokeApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[26]
+	mi := &file_memd_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2094,7 @@ func (x *RevokeApiKeyResponse) String() string {
 func (*RevokeApiKeyResponse) ProtoMessage() {}
 
 func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[26]
+	mi := &file_memd_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2107,7 @@ func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RevokeApiKeyResponse) GetApiKey() *ApiKey {
@@ -1961,7 +2121,7 @@ var File_memd_v1_admin_proto protoreflect.FileDescriptor
 
 const file_memd_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x13memd/v1/admin.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x05\n" +
+	"\x13memd/v1/admin.proto\x12\amemd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb8\x05\n" +
 	"\x06Policy\x12(\n" +
 	"\tdimension\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x80 (\x00R\tdimension\x12:\n" +
@@ -1976,13 +2136,27 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\x10memory_retention\x18\t \x01(\v2\x12.memd.v1.RetentionR\x0fmemoryRetention\x12A\n" +
 	"\n" +
 	"compaction\x18\f \x01(\x0e2\x17.memd.v1.CompactionModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\n" +
-	"compaction\"z\n" +
+	"compaction\x12$\n" +
+	"\x05quota\x18\r \x01(\v2\x0e.memd.v1.QuotaR\x05quota\"\xb1\x01\n" +
+	"\x05Quota\x12 \n" +
+	"\x04rows\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02(\x00H\x00R\x04rows\x88\x01\x01\x12\"\n" +
+	"\x05bytes\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00H\x01R\x05bytes\x88\x01\x01\x12:\n" +
+	"\x10calls_per_second\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00H\x02R\x0ecallsPerSecond\x88\x01\x01B\a\n" +
+	"\x05_rowsB\b\n" +
+	"\x06_bytesB\x13\n" +
+	"\x11_calls_per_second\"\x82\x01\n" +
+	"\x05Usage\x12\x12\n" +
+	"\x04rows\x18\x01 \x01(\x03R\x04rows\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12;\n" +
+	"\vmeasured_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"measuredAt\x12\x12\n" +
+	"\x04full\x18\x04 \x01(\bR\x04full\"z\n" +
 	"\tRetention\x12'\n" +
 	"\x06months\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xb0\t(\x00H\x00R\x06months\x88\x01\x01\x129\n" +
 	"\n" +
 	"not_before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBeforeB\t\n" +
-	"\a_months\"\xa7\x02\n" +
+	"\a_months\"\xcd\x02\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fdisplay_name\x18\x02 \x01(\tR\vdisplayName\x12*\n" +
@@ -1992,7 +2166,8 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
-	"updated_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"\xb3\x01\n" +
+	"updated_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12$\n" +
+	"\x05usage\x18\b \x01(\v2\x0e.memd.v1.UsageR\x05usage\"\xb3\x01\n" +
 	"\x13CreateTenantRequest\x121\n" +
 	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{1,62}$R\x04name\x12@\n" +
 	"\fdisplay_name\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18(\x80\x022\x13^[^\\x00-\\x1f\\x7f]*$R\vdisplayName\x12'\n" +
@@ -2135,7 +2310,7 @@ func file_memd_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_memd_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_memd_v1_admin_proto_goTypes = []any{
 	(TenantState)(0),                // 0: memd.v1.TenantState
 	(VectorFormat)(0),               // 1: memd.v1.VectorFormat
@@ -2144,98 +2319,103 @@ var file_memd_v1_admin_proto_goTypes = []any{
 	(CompactionMode)(0),             // 4: memd.v1.CompactionMode
 	(Role)(0),                       // 5: memd.v1.Role
 	(*Policy)(nil),                  // 6: memd.v1.Policy
-	(*Retention)(nil),               // 7: memd.v1.Retention
-	(*Tenant)(nil),                  // 8: memd.v1.Tenant
-	(*CreateTenantRequest)(nil),     // 9: memd.v1.CreateTenantRequest
-	(*CreateTenantResponse)(nil),    // 10: memd.v1.CreateTenantResponse
-	(*GetTenantRequest)(nil),        // 11: memd.v1.GetTenantRequest
-	(*GetTenantResponse)(nil),       // 12: memd.v1.GetTenantResponse
-	(*ListTenantsRequest)(nil),      // 13: memd.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),     // 14: memd.v1.ListTenantsResponse
-	(*SetPolicyRequest)(nil),        // 15: memd.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),       // 16: memd.v1.SetPolicyResponse
-	(*SuspendTenantRequest)(nil),    // 17: memd.v1.SuspendTenantRequest
-	(*SuspendTenantResponse)(nil),   // 18: memd.v1.SuspendTenantResponse
-	(*ResumeTenantRequest)(nil),     // 19: memd.v1.ResumeTenantRequest
-	(*ResumeTenantResponse)(nil),    // 20: memd.v1.ResumeTenantResponse
-	(*MoveTenantRequest)(nil),       // 21: memd.v1.MoveTenantRequest
-	(*MoveTenantResponse)(nil),      // 22: memd.v1.MoveTenantResponse
-	(*ListTransitionsRequest)(nil),  // 23: memd.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil), // 24: memd.v1.ListTransitionsResponse
-	(*TenantTransition)(nil),        // 25: memd.v1.TenantTransition
-	(*ApiKey)(nil),                  // 26: memd.v1.ApiKey
-	(*CreateApiKeyRequest)(nil),     // 27: memd.v1.CreateApiKeyRequest
-	(*CreateApiKeyResponse)(nil),    // 28: memd.v1.CreateApiKeyResponse
-	(*ListApiKeysRequest)(nil),      // 29: memd.v1.ListApiKeysRequest
-	(*ListApiKeysResponse)(nil),     // 30: memd.v1.ListApiKeysResponse
-	(*RevokeApiKeyRequest)(nil),     // 31: memd.v1.RevokeApiKeyRequest
-	(*RevokeApiKeyResponse)(nil),    // 32: memd.v1.RevokeApiKeyResponse
-	(*durationpb.Duration)(nil),     // 33: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 34: google.protobuf.Timestamp
+	(*Quota)(nil),                   // 7: memd.v1.Quota
+	(*Usage)(nil),                   // 8: memd.v1.Usage
+	(*Retention)(nil),               // 9: memd.v1.Retention
+	(*Tenant)(nil),                  // 10: memd.v1.Tenant
+	(*CreateTenantRequest)(nil),     // 11: memd.v1.CreateTenantRequest
+	(*CreateTenantResponse)(nil),    // 12: memd.v1.CreateTenantResponse
+	(*GetTenantRequest)(nil),        // 13: memd.v1.GetTenantRequest
+	(*GetTenantResponse)(nil),       // 14: memd.v1.GetTenantResponse
+	(*ListTenantsRequest)(nil),      // 15: memd.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),     // 16: memd.v1.ListTenantsResponse
+	(*SetPolicyRequest)(nil),        // 17: memd.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),       // 18: memd.v1.SetPolicyResponse
+	(*SuspendTenantRequest)(nil),    // 19: memd.v1.SuspendTenantRequest
+	(*SuspendTenantResponse)(nil),   // 20: memd.v1.SuspendTenantResponse
+	(*ResumeTenantRequest)(nil),     // 21: memd.v1.ResumeTenantRequest
+	(*ResumeTenantResponse)(nil),    // 22: memd.v1.ResumeTenantResponse
+	(*MoveTenantRequest)(nil),       // 23: memd.v1.MoveTenantRequest
+	(*MoveTenantResponse)(nil),      // 24: memd.v1.MoveTenantResponse
+	(*ListTransitionsRequest)(nil),  // 25: memd.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil), // 26: memd.v1.ListTransitionsResponse
+	(*TenantTransition)(nil),        // 27: memd.v1.TenantTransition
+	(*ApiKey)(nil),                  // 28: memd.v1.ApiKey
+	(*CreateApiKeyRequest)(nil),     // 29: memd.v1.CreateApiKeyRequest
+	(*CreateApiKeyResponse)(nil),    // 30: memd.v1.CreateApiKeyResponse
+	(*ListApiKeysRequest)(nil),      // 31: memd.v1.ListApiKeysRequest
+	(*ListApiKeysResponse)(nil),     // 32: memd.v1.ListApiKeysResponse
+	(*RevokeApiKeyRequest)(nil),     // 33: memd.v1.RevokeApiKeyRequest
+	(*RevokeApiKeyResponse)(nil),    // 34: memd.v1.RevokeApiKeyResponse
+	(*durationpb.Duration)(nil),     // 35: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 36: google.protobuf.Timestamp
 }
 var file_memd_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: memd.v1.Policy.vector_format:type_name -> memd.v1.VectorFormat
-	33, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
+	35, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
 	2,  // 2: memd.v1.Policy.index:type_name -> memd.v1.IndexMode
-	33, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
+	35, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
 	3,  // 4: memd.v1.Policy.lift_fence:type_name -> memd.v1.LiftFence
-	7,  // 5: memd.v1.Policy.session_retention:type_name -> memd.v1.Retention
-	7,  // 6: memd.v1.Policy.memory_retention:type_name -> memd.v1.Retention
+	9,  // 5: memd.v1.Policy.session_retention:type_name -> memd.v1.Retention
+	9,  // 6: memd.v1.Policy.memory_retention:type_name -> memd.v1.Retention
 	4,  // 7: memd.v1.Policy.compaction:type_name -> memd.v1.CompactionMode
-	34, // 8: memd.v1.Retention.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 9: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
-	6,  // 10: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
-	34, // 11: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
-	34, // 12: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
-	6,  // 13: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
-	8,  // 14: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
-	8,  // 15: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
-	8,  // 16: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
-	6,  // 17: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
-	8,  // 18: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
-	8,  // 19: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
-	8,  // 20: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
-	0,  // 21: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
-	8,  // 22: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
-	25, // 23: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
-	34, // 24: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
-	0,  // 25: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
-	0,  // 26: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
-	5,  // 27: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
-	34, // 28: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
-	34, // 29: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
-	34, // 30: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
-	5,  // 31: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
-	26, // 32: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	26, // 33: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
-	26, // 34: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	9,  // 35: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
-	11, // 36: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
-	13, // 37: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
-	15, // 38: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
-	17, // 39: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
-	19, // 40: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
-	21, // 41: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
-	23, // 42: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
-	27, // 43: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
-	29, // 44: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
-	31, // 45: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
-	10, // 46: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
-	12, // 47: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
-	14, // 48: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
-	16, // 49: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
-	18, // 50: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
-	20, // 51: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
-	22, // 52: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
-	24, // 53: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
-	28, // 54: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
-	30, // 55: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
-	32, // 56: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
-	46, // [46:57] is the sub-list for method output_type
-	35, // [35:46] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	7,  // 8: memd.v1.Policy.quota:type_name -> memd.v1.Quota
+	36, // 9: memd.v1.Usage.measured_at:type_name -> google.protobuf.Timestamp
+	36, // 10: memd.v1.Retention.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 11: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
+	6,  // 12: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
+	36, // 13: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
+	36, // 14: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
+	8,  // 15: memd.v1.Tenant.usage:type_name -> memd.v1.Usage
+	6,  // 16: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
+	10, // 17: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 18: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 19: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
+	6,  // 20: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
+	10, // 21: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 22: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 23: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
+	0,  // 24: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
+	10, // 25: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
+	27, // 26: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
+	36, // 27: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
+	0,  // 28: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
+	0,  // 29: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
+	5,  // 30: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
+	36, // 31: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
+	36, // 32: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
+	36, // 33: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
+	5,  // 34: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
+	28, // 35: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	28, // 36: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
+	28, // 37: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	11, // 38: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
+	13, // 39: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
+	15, // 40: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
+	17, // 41: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
+	19, // 42: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
+	21, // 43: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
+	23, // 44: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
+	25, // 45: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
+	29, // 46: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
+	31, // 47: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
+	33, // 48: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
+	12, // 49: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
+	14, // 50: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
+	16, // 51: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
+	18, // 52: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
+	20, // 53: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
+	22, // 54: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
+	24, // 55: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
+	26, // 56: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
+	30, // 57: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
+	32, // 58: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
+	34, // 59: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
+	49, // [49:60] is the sub-list for method output_type
+	38, // [38:49] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_admin_proto_init() }
@@ -2244,13 +2424,14 @@ func file_memd_v1_admin_proto_init() {
 		return
 	}
 	file_memd_v1_admin_proto_msgTypes[1].OneofWrappers = []any{}
+	file_memd_v1_admin_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_admin_proto_rawDesc), len(file_memd_v1_admin_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -132,6 +132,15 @@ const (
 	// RESOURCE_EXHAUSTED. As many artifacts are being streamed through this process
 	// as it allows at once. Nothing was written; repeat later.
 	Reason_REASON_TOO_MANY_STREAMS Reason = 35
+	// RESOURCE_EXHAUSTED. The tenant has all the rows or bytes that its quota gives it:
+	// the message says which, and how many it has. Nothing was written. Reading,
+	// deleting, forgetting and exporting go on; what was deleted makes room within
+	// seconds. Otherwise have an operator raise the quota.
+	Reason_REASON_QUOTA_REACHED Reason = 38
+	// RESOURCE_EXHAUSTED. The tenant's agents make more calls a second than its quota
+	// gives them. Nothing was done. Repeat after the google.rpc.RetryInfo detail, which
+	// the header Retry-After has in whole seconds.
+	Reason_REASON_TOO_MANY_CALLS Reason = 39
 	// FAILED_PRECONDITION. The archive is still being made, or made anew because
 	// somebody in it was erased, or has ended.
 	Reason_REASON_EXPORT_NOT_READY Reason = 36
@@ -186,6 +195,8 @@ var (
 		33: "REASON_SESSION_CHANGED",
 		34: "REASON_STATE_FULL",
 		35: "REASON_TOO_MANY_STREAMS",
+		38: "REASON_QUOTA_REACHED",
+		39: "REASON_TOO_MANY_CALLS",
 		36: "REASON_EXPORT_NOT_READY",
 		37: "REASON_EXPORTS_UNAVAILABLE",
 		70: "REASON_GATE_CLOSED",
@@ -231,6 +242,8 @@ var (
 		"REASON_SESSION_CHANGED":        33,
 		"REASON_STATE_FULL":             34,
 		"REASON_TOO_MANY_STREAMS":       35,
+		"REASON_QUOTA_REACHED":          38,
+		"REASON_TOO_MANY_CALLS":         39,
 		"REASON_EXPORT_NOT_READY":       36,
 		"REASON_EXPORTS_UNAVAILABLE":    37,
 		"REASON_GATE_CLOSED":            70,
@@ -268,7 +281,7 @@ var File_memd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_memd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x14memd/v1/errors.proto\x12\amemd.v1*\xf0\b\n" +
+	"\x14memd/v1/errors.proto\x12\amemd.v1*\xa5\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREASON_INTERNAL\x10\x01\x12\x12\n" +
@@ -310,7 +323,9 @@ const file_memd_v1_errors_proto_rawDesc = "" +
 	"\x15REASON_TARGET_REFUSED\x10=\x12\x1a\n" +
 	"\x16REASON_SESSION_CHANGED\x10!\x12\x15\n" +
 	"\x11REASON_STATE_FULL\x10\"\x12\x1b\n" +
-	"\x17REASON_TOO_MANY_STREAMS\x10#\x12\x1b\n" +
+	"\x17REASON_TOO_MANY_STREAMS\x10#\x12\x18\n" +
+	"\x14REASON_QUOTA_REACHED\x10&\x12\x19\n" +
+	"\x15REASON_TOO_MANY_CALLS\x10'\x12\x1b\n" +
 	"\x17REASON_EXPORT_NOT_READY\x10$\x12\x1e\n" +
 	"\x1aREASON_EXPORTS_UNAVAILABLE\x10%\x12\x16\n" +
 	"\x12REASON_GATE_CLOSED\x10FB)Z'forgettable.dev/memd/gen/memd/v1;memdv1b\x06proto3"
