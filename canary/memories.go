@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/viterin/vek/vek32"
 	"github.com/x448/float16"
 
 	"forgettable.dev/memd"
@@ -161,9 +162,5 @@ func alike(a, b []float32) bool {
 	if len(a) != len(b) || len(a) == 0 {
 		return false
 	}
-	var dot float64
-	for i, x := range a {
-		dot += float64(x) * float64(b[i])
-	}
-	return dot > 0.995
+	return vek32.Dot(a, b) > 0.995
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 
 	"golang.org/x/sync/errgroup"
 
@@ -109,16 +110,24 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 	if !e.Job.Valid() {
 		return p, nil
 	}
-	d := drawn{At: v.c.Clock.Now()}
+	// Side by side: what is said takes the database and this process, and the keys
+	// take the key service and the ledgers.
+	d, keys, controls := drawn{At: v.c.Clock.Now()}, drawn{}, map[string]int64{}
+	var drawing error
+	g, within := errgroup.WithContext(ctx)
 	if !e.Whole && e.Month == 0 { // Nothing could be opened afterwards, nor need be.
-		err = v.draw(ctx, e, &d)
+		g.Go(func() error { drawing = v.draw(within, e, &d); return drawing })
 	}
-	if errors.Is(err, memd.ErrShredded) {
+	g.Go(func() error { return v.drawKeys(within, e, &keys, controls) })
+	err = g.Wait()
+	if errors.Is(drawing, memd.ErrShredded) {
 		return p, nil // The job's leaf is gone: it is over.
 	}
 	if err != nil {
 		return memd.Probes{}, fmt.Errorf("drawing probes: %w", err)
 	}
+	d.Epoch, d.Neighbours = keys.Epoch, keys.Neighbours
+	maps.Copy(before, controls)
 	for _, w := range d.Unique {
 		before[CheckUnique] += w.Before
 	}
@@ -127,9 +136,6 @@ func (v *Verifier) Draw(ctx context.Context, examination memd.Examination) (memd
 	}
 	before[CheckVectors] = int64(len(d.Vectors))
 	before[CheckShared] += int64(len(d.SharedVectors))
-	if err := v.drawKeys(ctx, e, &d, before); err != nil {
-		return memd.Probes{}, err
-	}
 	holders, err := v.holders(ctx, e.Tenant, d.Epoch+1)
 	if err != nil {
 		return memd.Probes{}, err
