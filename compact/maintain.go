@@ -33,7 +33,7 @@ type Maintain struct {
 func Connect(ctx context.Context, url string) (*Maintain, error) {
 	m := &Maintain{notices: map[uint32][]pgconn.Notice{}}
 	pool, err := pg.Open(ctx, pg.Config{
-		URL: url, Role: Role, MaxConns: 2, ApplicationName: "memd compact",
+		URL: url, Role: Role, MaxConns: 4, ApplicationName: "memd compact",
 		OnNotice: func(c *pgconn.PgConn, n *pgconn.Notice) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -46,6 +46,9 @@ func Connect(ctx context.Context, url string) (*Maintain, error) {
 	m.pool = pool
 	return m, nil
 }
+
+// Pool is the connections themselves, for what else is done as memd_maintain.
+func (m *Maintain) Pool() *pg.Pool { return m.pool }
 
 // Close closes its connections.
 func (m *Maintain) Close() { m.pool.Close() }

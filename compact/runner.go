@@ -11,6 +11,7 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory/sketches"
 )
 
 // Config says what a Runner works with. Pool, Maintain, Clock and Logger are
@@ -145,12 +146,24 @@ func (r *Runner) compact(ctx context.Context, conn *pgxpool.Conn, c Compaction) 
 	if err != nil {
 		return r.brokeOff(ctx, err)
 	}
+	// What somebody's words resembled is in no sealed column: it goes first.
+	if kept, err := sketches.Drop(ctx, conn); err != nil || kept > 0 {
+		return r.brokeOff(ctx, errors.Join(pg.Classify(err), keptSketches(kept)))
+	}
 	for _, t := range tables {
 		if err := r.table(ctx, conn, c, t, heldBack); err != nil {
 			return r.brokeOff(ctx, err)
 		}
 	}
 	return r.end(ctx, c, time.Since(began))
+}
+
+// keptSketches is that sketches which are to go were being read.
+func keptSketches(n int) error {
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d tables of sketches are being read", n)
 }
 
 // brokeOff tells a pause, a window that closed and a stop from errors.

@@ -11,6 +11,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/compact"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory/sketches"
 	"forgettable.dev/memd/receipts"
 	"forgettable.dev/memd/tenants"
 )
@@ -20,6 +21,8 @@ const (
 	// second sweep: longer than a window of once a week stays shut, and well within
 	// the month in which an erasure is due.
 	MaxCompactionWait = 8 * 24 * time.Hour
+	// sketchPause is how long it waits for who reads sketches that are to go.
+	sketchPause = time.Second
 	// compactionPause is how often it looks whether there is one by now.
 	compactionPause = time.Second
 )
@@ -41,7 +44,21 @@ type compacted struct {
 // askCompaction asks for a compaction of what the erasure has deleted. It does not
 // wait for it: the tables are everybody's, a vacuum of large ones takes minutes, and
 // one serves all erasures that ask meanwhile.
+//
+// Sketches of scopes that held what was deleted were taken out of use with the fence.
+// Their tables go here, and the step waits for whoever is still reading one.
 func (r *Runner) askCompaction(ctx context.Context, j Job, n *notes) error {
+	var kept int
+	err := r.Pool.With(ctx, func(db pg.DB) (err error) {
+		kept, err = sketches.Drop(ctx, db)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if kept > 0 {
+		return &notYet{sketchPause}
+	}
 	return r.Pool.InTx(ctx, func(tx pgx.Tx) (err error) {
 		if err := hold(ctx, tx, j, StepCompact); err != nil {
 			return err

@@ -40,3 +40,25 @@ func sealCode(k *shred.Keys, s *shred.Sealer, owner memd.Number, id uuid.UUID, u
 	}
 	return sealed, nil
 }
+
+// openCode returns a row's code, or makes it from the vector where there is none. It
+// opens in buffer, which grows as needed, so the code is good until the next one; the
+// caller wipes it.
+func (r *stored) openCode(k *shred.Keys, s *shred.Sealer, rotation *codes.Rotation, buffer *[]byte) ([]byte, error) {
+	if r.code == nil {
+		unit, _, err := r.openVector(k, s, make([]float32, 0, r.dimension), buffer)
+		if err != nil {
+			return nil, err
+		}
+		defer clear(unit)
+		return rotation.Encode(unit), nil
+	}
+	if cap(*buffer) < len(r.code) {
+		*buffer = make([]byte, 0, len(r.code))
+	}
+	b, err := s.OpenIn(*buffer, r.code, shred.AADMemoryCode(k.Tenant(), r.owner, r.id))
+	if err != nil {
+		return nil, fmt.Errorf("opening a code: %w", err)
+	}
+	return b, nil
+}

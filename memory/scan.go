@@ -152,10 +152,13 @@ type scanner struct {
 	opened []byte
 	seen   int
 	bytes  int64
+
+	// Of a scope that has sketches.
+	sketched *sketched
 }
 
 func (c *scanner) begin(h header, hides []memd.Contribution, _ []uuid.UUID) (bool, error) {
-	c.hides = hides
+	c.hides = append(c.hides, hides...)
 	c.v.scanned, c.v.fenced, c.v.subject = true, h.fenced(), h.subject
 	if h.epoch > c.k.Epoch() {
 		return false, newerEpoch(h.epoch)
@@ -166,6 +169,9 @@ func (c *scanner) begin(h header, hides []memd.Contribution, _ []uuid.UUID) (boo
 func (c *scanner) row(m *fetched) error {
 	c.seen++
 	c.bytes += bytesOf(m, len(c.query))
+	if c.sketched != nil && c.sketched.met(m.id) {
+		return nil
+	}
 	for _, h := range c.hides {
 		if hidesRow(h, m.contributions, m.owner) {
 			return nil
@@ -193,11 +199,15 @@ func (c *scanner) row(m *fetched) error {
 	if c.buffer, e.norm, err = m.openVector(c.k, s, c.buffer[:0], &c.opened); err != nil {
 		return err
 	}
-	if score := vek32.Dot(c.query, c.buffer); c.top.wants(score) {
+	score := vek32.Dot(c.query, c.buffer)
+	if c.sketched != nil {
+		c.sketched.scored(m.id, score)
+	}
+	if c.top.wants(score) {
 		e.text, e.metadata = m.kept()
 		e.contributions = slices.Clone(e.contributions)
 		e.vector = c.top.keep(c.buffer)
-		c.top.offer(candidate{scope: c.scope, owner: m.owner, score: score, entry: e})
+		c.top.offer(candidate{scope: c.scope, owner: m.owner, score: score, entry: e, bare: c.sketched != nil && c.sketched.bare})
 	}
 	return nil
 }

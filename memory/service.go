@@ -28,6 +28,9 @@ type Tenant struct {
 	Embedder string
 	// Format is how vectors are stored.
 	Format VectorFormat
+	// Sealed says that the tenant's policy allows no sketches: scopes too large for
+	// memory are scanned.
+	Sealed bool
 	// Premise, if set, is that all of this is still so. Search has it compared
 	// with the database in the snapshot that it searches, and returns
 	// pg.ErrPremise when it does not hold; other calls do not look at it.
@@ -105,6 +108,8 @@ type Service struct {
 	loads, loadRows atomic.Int64 // of coded scopes, under way
 	patience        time.Duration
 	exhaustive      bool // every row of a coded scope is a candidate: for tests
+
+	wishes wishes
 }
 
 // New returns a Service.

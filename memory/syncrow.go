@@ -43,6 +43,11 @@ func (r *syncRow) read(rows pgx.Rows) error {
 		return c.err
 	}
 	c.at += headColumns
+	return r.memory(&c)
+}
+
+// memory reads the columns of a memory.
+func (r *syncRow) memory(c *columns) error {
 	m := &r.fetched
 	m.owner, m.id = memd.Number(c.int64()), c.uuid()
 	r.single[0] = memd.Contribution{Subject: memd.Number(c.int64()), Session: memd.Number(c.int64())}

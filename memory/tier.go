@@ -177,27 +177,16 @@ func (f *filler) collect(owner memd.Number) error {
 	return err
 }
 
-// code opens a row's code, or makes it from the vector where there is none.
+// code adds a row's code to the filler's.
 func (f *filler) code(m *fetched, s *shred.Sealer) error {
 	if err := f.collect(m.owner); err != nil {
 		return err
 	}
-	if m.code == nil {
-		unit, _, err := m.openVector(f.k, s, make([]float32, 0, f.dim), &f.buffer)
-		if err != nil {
-			return err
-		}
-		defer clear(unit)
-		return f.keep(m, f.codes.rotation.Encode(unit))
-	}
-	if cap(f.buffer) < len(m.code) {
-		f.buffer = make([]byte, 0, len(m.code))
-	}
-	b, err := s.OpenIn(f.buffer, m.code, shred.AADMemoryCode(f.k.Tenant(), m.owner, m.id))
+	code, err := m.openCode(f.k, s, f.codes.rotation, &f.buffer)
 	if err != nil {
-		return fmt.Errorf("opening a code: %w", err)
+		return err
 	}
-	return f.keep(m, b)
+	return f.keep(m, code)
 }
 
 func (f *filler) keep(m *fetched, code []byte) error {

@@ -42,6 +42,7 @@ type view struct {
 func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe, crowded bool) error {
 	scopes, sinks := make([]asked, len(views)), make([]sink, len(views))
 	fillers := make([]*filler, len(views))
+	scanners := make([]*scanner, len(views))
 	within := s.Pool.With
 	for i, v := range views {
 		v.r = s.residents.get(v.key)
@@ -59,7 +60,11 @@ func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe,
 		at, loaded = v.r.state()
 		if at == tierStreamed || !loaded && (crowded || at == tierCoded) {
 			scopes[i] = asked{ref: v.key.ref}
-			sinks[i] = &scanner{v: v, probe: p, scope: i}
+			scanners[i] = &scanner{v: v, probe: p, scope: i}
+			sinks[i] = scanners[i]
+			if at == tierStreamed && !t.Sealed {
+				within = s.withinSnapshot
+			}
 			continue
 		}
 		fillers[i], scopes[i] = s.filler(v.r, v.key.ref, p.k, t.Dimension)
@@ -76,12 +81,24 @@ func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe,
 				return err
 			}
 		}
+		for i, v := range views {
+			if at, _ := v.r.state(); scanners[i] != nil && at == tierStreamed && !t.Sealed {
+				if err := scanners[i].lookUp(ctx, db, t, &scopes[i]); err != nil {
+					return err
+				}
+			}
+		}
 		if err := sync(ctx, db, t.No, t.Premise, scopes, sinks); err != nil {
 			return err
 		}
 		for i, v := range views {
-			if f := fillers[i]; f != nil && f.coded {
+			switch f, c := fillers[i], scanners[i]; {
+			case f != nil && f.coded:
 				if err := v.rank(ctx, db, f, nil, p, i); err != nil {
+					return err
+				}
+			case c != nil && c.sketched != nil && !v.fenced && v.subject != 0:
+				if err := c.widen(ctx, db, t); err != nil {
 					return err
 				}
 			}
@@ -103,9 +120,13 @@ func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe,
 	for i, f := range fillers {
 		switch v := views[i]; {
 		case f == nil:
-			c := sinks[i].(*scanner)
 			from, _ := v.r.state()
-			v.r.shrink(from, s.fits(v.r, c.seen, c.bytes, t.Dimension))
+			rows, bytes := scanners[i].size()
+			to := s.fits(v.r, rows, bytes, t.Dimension)
+			v.r.shrink(from, to)
+			if from == tierStreamed && to == tierStreamed && v.subject != 0 && !t.Sealed {
+				s.want(ctx, t, v.key, scanners[i].sketched != nil)
+			}
 		case f.coded:
 			if v.small() {
 				v.r.shrink(tierCoded, tierResident)

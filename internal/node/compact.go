@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"time"
 
+	"forgettable.dev/memd"
 	"forgettable.dev/memd/compact"
+	"forgettable.dev/memd/memory"
+	"forgettable.dev/memd/shred"
 )
 
-// Compaction says how a worker compacts. Without a URL it does not.
+// Compaction says how a worker compacts, and builds sketches. Without a URL it does
+// neither.
 type Compaction struct {
 	// URL reaches the database's server itself, as memd_maintain or a role that may
 	// become it.
@@ -29,11 +33,24 @@ func (w *Worker) openCompaction(ctx context.Context, c WorkerConfig) error {
 		return fmt.Errorf("opening the database for compaction: %w", err)
 	}
 	w.closers = append(w.closers, func(context.Context) error { maintain.Close(); return nil })
+	w.maintain = maintain
 	w.compact, err = compact.NewRunner(compact.Config{
 		Pool: w.Pool, Maintain: maintain, Disk: c.Compaction.Disk, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.compact(),
 		ErasureInterval: c.Compaction.ErasureInterval,
 	})
 	return err
+}
+
+// openSketches opens what builds sketches, with the same connection.
+func (w *Worker) openSketches(c WorkerConfig) error {
+	if w.maintain == nil {
+		return nil
+	}
+	w.sketcher = &memory.Sketcher{
+		Pool: w.Pool, Maintain: w.maintain.Pool(), Clock: c.Clock, Logger: c.Logger,
+		Keys: func(ctx context.Context, t memd.TenantNo) (*shred.Keys, error) { return w.keyring.Keys(ctx, t, 0) },
+	}
+	return c.Metrics.sketches(w.sketcher.Building)
 }
 
 // compact is compaction's hook.

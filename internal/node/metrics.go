@@ -154,6 +154,22 @@ func (m *Metrics) residents(size func() (scopes int, bytes int64), loading func(
 	return err
 }
 
+// sketches reports what is built for scopes too large for memory.
+func (m *Metrics) sketches(building func() (inUse, asked, rows int64)) error {
+	var err error
+	for _, g := range []struct {
+		name, help string
+		value      func() int64
+	}{
+		{"memd_sketch_tables", "Large scopes whose sketches are in use or being built.", func() int64 { n, _, _ := building(); return n }},
+		{"memd_sketch_asked", "Large scopes that are scanned until their sketches are there.", func() int64 { _, n, _ := building(); return n }},
+		{"memd_sketch_rows", "Rows of the scope whose sketches are being built that are there so far.", func() int64 { _, _, n := building(); return n }},
+	} {
+		err = errors.Join(err, m.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help}, func() float64 { return float64(g.value()) })))
+	}
+	return err
+}
+
 // cachedTenants reports how many tenants' keys are in memory.
 func (m *Metrics) cachedTenants(kind string, cached func() int) error {
 	return m.Registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -49,7 +49,9 @@ type Worker struct {
 	sweeper  *artifacts.Sweeper
 	meter    *tenants.Meter
 	exports  *export.Worker
-	compact  *compact.Runner // nil where nothing is compacted
+	maintain *compact.Maintain // nil where nothing is compacted, as compact and sketcher
+	compact  *compact.Runner
+	sketcher *memory.Sketcher
 	closers  []func(context.Context) error
 }
 
@@ -122,6 +124,9 @@ func OpenWorker(ctx context.Context, c WorkerConfig) (_ *Worker, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := w.openSketches(c); err != nil {
+		return nil, err
+	}
 	parts.Compacts = w.compact != nil
 	w.work, err = erasure.NewWorker(erasure.WorkerConfig{
 		Pool: w.Pool, Rotator: w.Rotator, Clock: c.Clock, Logger: c.Logger, Metrics: c.Metrics.worker(), Purges: c.Purges, Parts: parts,
@@ -146,6 +151,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Go(func() { w.meter.Run(sweeping) })
 	if w.compact != nil {
 		background.Go(func() { w.compact.Run(sweeping) })
+		background.Go(func() { w.sketcher.Run(sweeping) })
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return ignoreEnd(w.journal.Run(ctx)) })

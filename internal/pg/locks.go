@@ -45,6 +45,8 @@ const (
 	LockExport = lockSpace | 11<<40
 	// LockCompact is held by whoever compacts, on the connection that does.
 	LockCompact = lockSpace | 12<<40
+	// LockSketches is held by whoever builds sketches, on the connection that does.
+	LockSketches = lockSpace | 13<<40
 )
 
 // ForTenant is the lock of this purpose for one tenant.

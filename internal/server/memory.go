@@ -8,6 +8,7 @@ import (
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/sessions"
+	"forgettable.dev/memd/tenants"
 )
 
 // defaultTopK is how many hits a Search returns that does not say.
@@ -29,6 +30,7 @@ func tenantOf(ctx context.Context) memory.Tenant {
 		Dimension: p.Policy.Dimension,
 		Embedder:  p.Policy.Embedder,
 		Format:    memory.VectorFormat(p.Policy.VectorFormat),
+		Sealed:    p.Policy.Index == tenants.IndexSealed,
 		Premise:   p.premise,
 	}
 }

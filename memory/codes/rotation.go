@@ -104,6 +104,10 @@ func (r *Rotation) Encode(unit []float32) []byte {
 	return binary.LittleEndian.AppendUint32(out, math.Float32bits(factor))
 }
 
+// SketchOf returns the bits of a code, without its factor: what a Hamming distance can
+// be told from.
+func SketchOf(code []byte) []byte { return code[:len(code)-4] }
+
 // signs has a bit for each component: whether it is not negative.
 func signs(x []float32) []uint64 {
 	out := make([]uint64, len(x)/64)
