@@ -30,8 +30,8 @@ type Config struct {
 	Million bool
 	// RestoreRows is the size of the dump that is restored. Zero means 100,000.
 	RestoreRows int
-	// Conversations is a file for memd import, or "" to leave that figure out;
-	// Import imports it and returns the number of turns.
+	// Conversations is a file for memd import and for fused searches, or "" to leave
+	// those figures out; Import imports it and returns the number of turns.
 	Conversations string
 	Import        func(ctx context.Context, url, key, file string) (int, error)
 	// Only runs the measurements whose name contains it.
@@ -82,6 +82,7 @@ var measurements = []measurement{
 	{"forget", forgets},
 	{"erase", erasures},
 	{"import", imports},
+	{"fused", fused},
 	{"million", million},
 	{"restore", rollback}, // Ends the memd of the run.
 }
@@ -107,7 +108,7 @@ func Run(ctx context.Context, c Config) (figures []Figure, err error) {
 		}
 	}()
 	for _, m := range measurements {
-		if !strings.Contains(m.name, c.Only) || m.name == "million" && !c.Million || m.name == "import" && c.Conversations == "" {
+		if !strings.Contains(m.name, c.Only) || m.name == "million" && !c.Million || (m.name == "import" || m.name == "fused") && c.Conversations == "" {
 			continue
 		}
 		began := time.Now()

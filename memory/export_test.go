@@ -138,3 +138,27 @@ func (r CodedRows) Row(id uuid.UUID) (version, session, expires int64, ok bool) 
 // Len returns the number of rows, and Bytes what they take.
 func (r CodedRows) Len() int     { return r.c.n }
 func (r CodedRows) Bytes() int64 { return r.c.bytes() }
+
+// Worded returns how many rows of a scope have their words in memory, how many words
+// the scope knows, and how to find out later whether they were wiped where they were.
+func (s *Service) Worded(tenant memd.TenantNo, ref memd.Ref) (rows, words int, wiped func() bool) {
+	r := s.residents.get(residentKey{tenant, ref})
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var lists [][]occurrence
+	for i := range r.entries {
+		if w := r.entries[i].wording; w != nil {
+			lists = append(lists, w.words)
+		}
+	}
+	return len(lists), len(r.lexicon.rows), func() bool {
+		for _, l := range lists {
+			for _, o := range l {
+				if o != (occurrence{}) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+}

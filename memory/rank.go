@@ -82,7 +82,7 @@ func (v *view) narrow(p probe) (*narrowed, error) {
 // its codes, unless that was done, and reads candidates from the database, as many as
 // the data needs.
 func (v *view) rank(ctx context.Context, db pg.DB, f *filler, n *narrowed, p probe, scope int) error {
-	v.scanned = true
+	v.scanned, v.worded = true, false
 	if err := v.settle(p.k, f); err != nil || v.fenced || v.subject == 0 {
 		return err
 	}

@@ -41,7 +41,8 @@ type resident struct {
 	index   map[uuid.UUID]int
 	sets    map[string][]memd.Contribution // contribution lists, shared by the rows that have them
 	hidden  map[memd.Contribution]bool
-	hashed  bool  // the entries have their hashes
+	hashed  bool // the entries have their hashes
+	lexicon lexicon
 	extra   int64 // bytes of vectors, sealed columns, hashes and contribution lists
 
 	// Of a coded scope, instead of entries.
@@ -66,6 +67,7 @@ type entry struct {
 	contributions    []memd.Contribution
 	text, metadata   []byte
 	hashes           []uint64 // of the metadata's entries, where resident.hashed
+	wording          *wording // of the text, where the lexicon is made
 	created, updated int64
 	month            memd.Month
 }
@@ -107,7 +109,7 @@ func (r *resident) reset() {
 	r.resets++
 	r.edits++
 	r.loaded, r.subject, r.snap, r.edited = false, 0, snapshot{}, snapshot{}
-	r.entries, r.hashed, r.extra = nil, false, 0
+	r.entries, r.hashed, r.lexicon, r.extra = nil, false, lexicon{}, 0
 	if r.coded != nil {
 		r.coded.zero()
 		r.coded = nil
@@ -117,10 +119,13 @@ func (r *resident) reset() {
 	clear(r.hidden)
 }
 
-// wipe zeroes the entries' vectors.
+// wipe zeroes the entries' vectors and words.
 func wipe(entries []entry) {
 	for i := range entries {
 		clear(entries[i].vector)
+		if w := entries[i].wording; w != nil {
+			clear(w.words)
+		}
 	}
 }
 
@@ -342,9 +347,10 @@ func (r *resident) put(e entry) {
 	}
 	r.edits++
 	r.hashed = r.hashed && e.metadata == nil
+	r.lexicon.made = r.lexicon.made && e.text == nil
 	r.extra += e.extraBytes()
 	if known {
-		r.extra -= r.entries[i].extraBytes()
+		r.extra -= r.entries[i].extraBytes() + r.lexicon.remove(r.entries[i].wording)
 		clear(r.entries[i].vector)
 		r.entries[i] = e
 		return
@@ -403,7 +409,7 @@ func (r *resident) remove(id uuid.UUID) {
 	}
 	r.edits++
 	last := len(r.entries) - 1
-	r.extra -= r.entries[i].extraBytes()
+	r.extra -= r.entries[i].extraBytes() + r.lexicon.remove(r.entries[i].wording)
 	clear(r.entries[i].vector)
 	if i != last {
 		r.entries[i] = r.entries[last]

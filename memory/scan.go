@@ -104,9 +104,19 @@ func (v *view) scan(p probe, scope int) error {
 	at := p.now.UnixMicro()
 	expired := false
 	r.mu.RLock()
-	for len(sel.hashes) > 0 && !r.hashed && !r.dead {
+	for !r.dead {
+		var prepare func(*shred.Keys) error
+		switch {
+		case len(sel.hashes) > 0 && !r.hashed:
+			prepare = r.hash
+		case top.fusion != nil && !r.lexicon.made:
+			prepare = r.learn
+		}
+		if prepare == nil {
+			break
+		}
 		r.mu.RUnlock()
-		if err := r.hash(p.k); err != nil {
+		if err := prepare(p.k); err != nil {
 			return err
 		}
 		r.mu.RLock()
@@ -114,6 +124,10 @@ func (v *view) scan(p probe, scope int) error {
 	if r.dead {
 		r.mu.RUnlock()
 		return errEvicted
+	}
+	var words asking
+	if top.fusion != nil {
+		words = r.lexicon.ask(top.fusion.query)
 	}
 	for i := range r.entries {
 		e := &r.entries[i]
@@ -127,17 +141,31 @@ func (v *view) scan(p probe, scope int) error {
 		if !sel.matches(e) {
 			continue
 		}
-		if score := vek32.Dot(query, e.vector); top.wants(score) {
-			c := candidate{scope: scope, owner: r.subject, score: score, entry: *e}
-			c.entry.vector = top.keep(e.vector)
-			top.offer(c)
+		score := vek32.Dot(query, e.vector)
+		if top.wants(score) {
+			top.offer(r.candidate(e, scope, score, top))
+		}
+		if f := top.fusion; f != nil && (top.min == nil || score >= *top.min) {
+			if byWords := words.score(e.wording); byWords > 0 && f.best.wants(byWords) {
+				c := r.candidate(e, scope, byWords, top)
+				c.cosine = score
+				f.best.offer(c)
+			}
 		}
 	}
 	r.mu.RUnlock()
 	if expired {
 		r.removeExpired(p.now)
 	}
+	v.worded = top.fusion != nil
 	return nil
+}
+
+// candidate is a row with what is wanted of it.
+func (r *resident) candidate(e *entry, scope int, score float32, top *topK) candidate {
+	c := candidate{scope: scope, owner: r.subject, score: score, entry: *e}
+	c.entry.vector, c.entry.wording = top.keep(e.vector), nil
+	return c
 }
 
 // scanner is the sink that scores the rows of a scope that is too big to be
@@ -159,6 +187,7 @@ type scanner struct {
 
 func (c *scanner) begin(h header, hides []memd.Contribution, _ []uuid.UUID) (bool, error) {
 	c.hides = append(c.hides, hides...)
+	c.v.worded = false
 	c.v.scanned, c.v.fenced, c.v.subject = true, h.fenced(), h.subject
 	if h.epoch > c.k.Epoch() {
 		return false, newerEpoch(h.epoch)

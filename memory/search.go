@@ -23,6 +23,9 @@ type Query struct {
 	// MinScore leaves out hits with a lower cosine; nil keeps all.
 	MinScore *float32
 	Filter   Filter
+	// LexicalWeight, from 0 to 1, is how much the words of Text count beside the vector:
+	// 0 not at all, 0.5 as much. See Result.Fused.
+	LexicalWeight float32
 	// IncludeShared also searches the app's shared scope.
 	IncludeShared  bool
 	IncludeVectors bool
@@ -40,6 +43,11 @@ type Result struct {
 	Hits []Hit
 	// Fenced says that the user is being erased; there are no hits then.
 	Fenced bool
+	// Fused says that words counted too: the order is that of the ranks by vector and by
+	// words together (fuse.go), and scores are cosines as ever, so they need not
+	// fall from hit to hit. It is false when words were not asked for, and when one of
+	// the scopes is too large for its words to be in memory.
+	Fused bool
 }
 
 // Search returns the rows whose vectors are nearest the query's, from exactly what
@@ -68,6 +76,7 @@ func (s *Service) Search(ctx context.Context, t Tenant, q Query) (Result, error)
 			scopes = append(scopes, memd.Scope{App: q.Scope.App})
 		}
 		top := &topK{k: q.TopK, min: q.MinScore, vectors: q.IncludeVectors}
+		top.fused(q.Text, q.LexicalWeight)
 		out, err = s.search(ctx, k, t, scopes, vector, sel, top, crowded)
 		switch {
 		case errors.Is(err, errEvicted):
@@ -99,6 +108,10 @@ func validateQuery(t Tenant, q Query) error {
 		return invalid("vector", "has %d components; the tenant's policy says %d", len(q.Vector), t.Dimension)
 	case q.Vector == nil && t.Embedder == embed.NameNone:
 		return invalid("vector", "is required: the tenant's policy names no embedder")
+	case !(q.LexicalWeight >= 0 && q.LexicalWeight <= 1):
+		return invalid("lexical_weight", "must be from 0 to 1")
+	case q.LexicalWeight > 0 && q.Text == "":
+		return invalid("text", "is required with lexical_weight")
 	case q.TopK < 1 || q.TopK > memd.MaxTopK:
 		return invalid("top_k", "must be 1 to %d", memd.MaxTopK)
 	}
@@ -161,15 +174,19 @@ func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []
 	case sel.bySession && views[0].subject != sel.subject:
 		return Result{}, memd.ErrStale // the sessions are those of an earlier life
 	}
+	fused := !slices.ContainsFunc(views, func(v *view) bool { return !v.worded })
 	if len(views[0].ahead) > 0 {
-		return Result{Hits: views[0].ahead}, nil
+		return Result{Hits: views[0].ahead, Fused: fused}, nil
+	}
+	if !fused {
+		top.vectorsAlone()
 	}
 	hits := top.sorted()
 	if len(hits) == 0 {
-		return Result{}, nil
+		return Result{Fused: fused}, nil
 	}
 	revealed, err := s.reveal(ctx, k, scopes, hits, top.vectors)
-	return Result{Hits: revealed}, err
+	return Result{Hits: revealed, Fused: fused}, err
 }
 
 func micro(t int64) time.Time {

@@ -17,6 +17,8 @@ type candidate struct {
 	score float32
 	entry entry
 	bare  bool // its text and metadata are yet to be read
+	// cosine of one whose score is that of words.
+	cosine float32
 }
 
 // topK keeps the best candidates seen so far, the worst of them on top.
@@ -25,6 +27,7 @@ type topK struct {
 	min     *float32
 	vectors bool // candidates keep their vectors
 	heap    []candidate
+	fusion  *fusion // nil: by vectors alone
 }
 
 // usualK bounds the room that is made before there are candidates for it.
@@ -96,5 +99,8 @@ func (t *topK) sorted() []candidate {
 	out := t.heap
 	t.heap = nil
 	slices.SortFunc(out, func(a, b candidate) int { return -worse(&a, &b) })
+	if t.fusion != nil {
+		return t.fusion.fuse(out)
+	}
 	return out
 }

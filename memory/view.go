@@ -30,6 +30,7 @@ type view struct {
 	subject memd.Number // zero: nobody is known by this ref
 	fenced  bool
 	scanned bool // already: from the database, or ahead of its answer
+	worded  bool // its words were asked, too
 	// ahead are the hits, opened while the database answered; nil if they are yet
 	// to be.
 	ahead []Hit
@@ -161,7 +162,7 @@ func (v *view) settle(k *shred.Keys, f *filler) error {
 // searchAhead asks whether anything has changed in a scope that is in memory, and
 // searches there meanwhile. The hits of a resident scope are opened as well.
 func (v *view) searchAhead(ctx context.Context, db pg.DB, t Tenant, a asked, f *filler, p probe) (same bool, err error) {
-	found, scanned := *p.top, false
+	found, scanned := p.top.empty(), false
 	var opened []Hit
 	var n *narrowed
 	same, err = unchanged(ctx, db, t.No, t.Premise, a, f, func() {

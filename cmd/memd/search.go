@@ -13,6 +13,7 @@ type searchCmd struct {
 	scopeFlags
 	IncludeShared bool     `help:"Search the app's shared scope as well."`
 	TopK          int32    `default:"10" help:"How many hits at most, 1 to 1000."`
+	LexicalWeight float32  `placeholder:"WEIGHT" help:"How much words count beside the vector, 0 to 1: 0.5 is as much. Only in scopes whose vectors are in the server's memory."`
 	MinScore      *float32 `placeholder:"COSINE" help:"Leave out hits below this cosine, -1 to 1."`
 	filterFlags
 	Full bool `help:"Do not cut texts to the width of the terminal."`
@@ -36,7 +37,7 @@ func (c *searchCmd) Run(ctx context.Context, con *console) error {
 	}
 	resp, err := server.Memory.Search(ctx, &memdv1.SearchRequest{
 		Scope: scope, Text: c.Query, TopK: c.TopK, MinScore: c.MinScore,
-		Filter: filter, IncludeShared: c.IncludeShared,
+		Filter: filter, IncludeShared: c.IncludeShared, LexicalWeight: c.LexicalWeight,
 	})
 	if err != nil {
 		return err
@@ -51,6 +52,9 @@ func (c *searchCmd) Run(ctx context.Context, con *console) error {
 	case len(resp.GetHits()) == 0:
 		con.notef("Nothing found.")
 		return nil
+	}
+	if c.LexicalWeight > 0 && !resp.GetFused() {
+		con.notef("The scope is too large for its words to be in memory: found by vectors alone.")
 	}
 	t := newTable(con.Stdout, "SCORE", "KIND", "SPOKEN", "MEMORY", "TEXT")
 	fitMemories(t, con, c.Full)

@@ -65,6 +65,7 @@ func (h *memoryHandler) Search(ctx context.Context, req *memdv1.SearchRequest) (
 		Filter:         filter,
 		IncludeShared:  req.GetIncludeShared(),
 		IncludeVectors: req.GetIncludeVectors(),
+		LexicalWeight:  req.GetLexicalWeight(),
 	}
 	if q.TopK == 0 {
 		q.TopK = defaultTopK
@@ -73,7 +74,7 @@ func (h *memoryHandler) Search(ctx context.Context, req *memdv1.SearchRequest) (
 	if err != nil {
 		return nil, err
 	}
-	res := &memdv1.SearchResponse{Fenced: found.Fenced, Hits: make([]*memdv1.Hit, len(found.Hits))}
+	res := &memdv1.SearchResponse{Fenced: found.Fenced, Fused: found.Fused, Hits: make([]*memdv1.Hit, len(found.Hits))}
 	hits := make([]memdv1.Hit, len(found.Hits))
 	scopes := map[memd.Scope]*memdv1.Scope{} // one message for all hits of a scope
 	for i := range found.Hits {

@@ -413,8 +413,12 @@ type SearchRequest struct {
 	IncludeShared bool `protobuf:"varint,7,opt,name=include_shared,json=includeShared,proto3" json:"include_shared,omitempty"`
 	// Return the vectors.
 	IncludeVectors bool `protobuf:"varint,8,opt,name=include_vectors,json=includeVectors,proto3" json:"include_vectors,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How much the words of text count beside the vector, from 0 (not at all, the
+	// default) to 1; 0.5 is as much. Ranks are fused, so hits are not in the order of
+	// their scores. Only where the scopes' vectors are in memory: see fused.
+	LexicalWeight float32 `protobuf:"fixed32,9,opt,name=lexical_weight,json=lexicalWeight,proto3" json:"lexical_weight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SearchRequest) Reset() {
@@ -503,12 +507,22 @@ func (x *SearchRequest) GetIncludeVectors() bool {
 	return false
 }
 
+func (x *SearchRequest) GetLexicalWeight() float32 {
+	if x != nil {
+		return x.LexicalWeight
+	}
+	return 0
+}
+
 type SearchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Best first. Hits of equal score are in the order of their ids.
 	Hits []*Hit `protobuf:"bytes,1,rep,name=hits,proto3" json:"hits,omitempty"`
 	// The scope's user is being erased: there are no hits, and there will not be.
-	Fenced        bool `protobuf:"varint,2,opt,name=fenced,proto3" json:"fenced,omitempty"`
+	Fenced bool `protobuf:"varint,2,opt,name=fenced,proto3" json:"fenced,omitempty"`
+	// Words counted, as lexical_weight asked. False where a scope is too large for its
+	// words to be in memory: then the order is that of the vectors.
+	Fused         bool `protobuf:"varint,3,opt,name=fused,proto3" json:"fused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -553,6 +567,13 @@ func (x *SearchResponse) GetHits() []*Hit {
 func (x *SearchResponse) GetFenced() bool {
 	if x != nil {
 		return x.Fenced
+	}
+	return false
+}
+
+func (x *SearchResponse) GetFused() bool {
+	if x != nil {
+		return x.Fused
 	}
 	return false
 }
@@ -1355,7 +1376,7 @@ const file_memd_v1_memory_proto_rawDesc = "" +
 	"\tAddResult\x12\x1b\n" +
 	"\tmemory_id\x18\x01 \x01(\tR\bmemoryId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12*\n" +
-	"\x06status\x18\x03 \x01(\x0e2\x12.memd.v1.AddStatusR\x06status\"\xda\x02\n" +
+	"\x06status\x18\x03 \x01(\x0e2\x12.memd.v1.AddStatusR\x06status\"\x92\x03\n" +
 	"\rSearchRequest\x12,\n" +
 	"\x05scope\x18\x01 \x01(\v2\x0e.memd.v1.ScopeB\x06\xbaH\x03\xc8\x01\x01R\x05scope\x12\x1d\n" +
 	"\x04text\x18\x02 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10R\x04text\x12!\n" +
@@ -1367,12 +1388,16 @@ const file_memd_v1_memory_proto_rawDesc = "" +
 	"\x1d\x00\x00\x80?-\x00\x00\x80\xbfH\x00R\bminScore\x88\x01\x01\x12'\n" +
 	"\x06filter\x18\x06 \x01(\v2\x0f.memd.v1.FilterR\x06filter\x12%\n" +
 	"\x0einclude_shared\x18\a \x01(\bR\rincludeShared\x12'\n" +
-	"\x0finclude_vectors\x18\b \x01(\bR\x0eincludeVectorsB\f\n" +
+	"\x0finclude_vectors\x18\b \x01(\bR\x0eincludeVectors\x126\n" +
+	"\x0elexical_weight\x18\t \x01(\x02B\x0f\xbaH\f\n" +
 	"\n" +
-	"_min_score\"J\n" +
+	"\x1d\x00\x00\x80?-\x00\x00\x00\x00R\rlexicalWeightB\f\n" +
+	"\n" +
+	"_min_score\"`\n" +
 	"\x0eSearchResponse\x12 \n" +
 	"\x04hits\x18\x01 \x03(\v2\f.memd.v1.HitR\x04hits\x12\x16\n" +
-	"\x06fenced\x18\x02 \x01(\bR\x06fenced\"D\n" +
+	"\x06fenced\x18\x02 \x01(\bR\x06fenced\x12\x14\n" +
+	"\x05fused\x18\x03 \x01(\bR\x05fused\"D\n" +
 	"\x03Hit\x12'\n" +
 	"\x06memory\x18\x01 \x01(\v2\x0f.memd.v1.MemoryR\x06memory\x12\x14\n" +
 	"\x05score\x18\x02 \x01(\x02R\x05score\"\x88\x01\n" +
