@@ -181,6 +181,9 @@ func (r *Rotator) run(ctx context.Context, s *session, tenant memd.TenantNo, for
 		if err := r.c.Allowed(ctx); err != nil {
 			return Rotation{}, err
 		}
+		if err := l.readState(ctx, s); err != nil {
+			return Rotation{}, err
+		}
 		switch {
 		case !settled:
 			err = r.finish(ctx, s, l)
@@ -206,17 +209,23 @@ func (r *Rotator) movedOn(ctx context.Context, db pg.DB, l line) bool {
 
 // line is where a tenant's line of trees stands.
 type line struct {
-	head    treeRow
+	head    treeRow // without its sealed state, until that is read
 	current journal // of the rotation that made the head; state unknown if none
 	next    journal // of the one that is to follow; state unknown if none
 	pending bool    // punctures wait
+}
+
+// readState reads the sealed state of the head, which may have megabytes.
+func (l *line) readState(ctx context.Context, db pg.DB) (err error) {
+	l.head, err = readEpoch(ctx, db, l.head.Tenant, l.head.Epoch)
+	return err
 }
 
 func (l line) entry() entry     { return entry{l.head.Tenant, l.head.Epoch} }
 func (l line) nextEntry() entry { return entry{l.head.Tenant, l.head.Epoch + 1} }
 
 func readLine(ctx context.Context, db pg.DB, tenant memd.TenantNo) (line, error) {
-	head, err := readHead(ctx, db, tenant)
+	head, err := readHeadEntry(ctx, db, tenant)
 	if err != nil {
 		return line{}, err
 	}

@@ -1,6 +1,7 @@
 package shred
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -108,14 +109,15 @@ func (r *Rotator) victim(ctx context.Context, s *session, l line) (treeRow, erro
 }
 
 // proveHead is the first half of step 5: database and every ledger hold the same
-// head and nothing later, it opens now, and under an enabled version that is
+// head, as this attempt has read it, and nothing later, it opens now, and under an enabled version that is
 // newer than the one to be destroyed. The caller zeroes the tree.
 func (r *Rotator) proveHead(ctx context.Context, s *session, l line) (*Tree, error) {
-	head, err := readHead(ctx, s, l.head.Tenant)
+	head := l.head
+	now, err := readHeadEntry(ctx, s, head.Tenant)
 	if err != nil {
 		return nil, err
 	}
-	if head.Epoch != l.head.Epoch || head.KMSVersion != l.head.KMSVersion || head.Key != l.head.Key {
+	if now.Epoch != head.Epoch || now.KMSVersion != head.KMSVersion || now.Key != head.Key || !bytes.Equal(now.Digest, head.Digest) {
 		return nil, errRestart
 	}
 	if err := sameEverywhere(ctx, r.c.Ledgers, head); err != nil {

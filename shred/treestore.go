@@ -38,6 +38,17 @@ func readHead(ctx context.Context, db pg.DB, tenant memd.TenantNo) (treeRow, err
 	return readTree(ctx, db, sqlSelectHeadTree, pg.Args{"tenant": tenant})
 }
 
+const sqlSelectHeadEntry = `
+SELECT k.tenant_no, k.kms_key, k.epoch AS head_epoch, t.epoch, t.kms_version, t.digest, t.previous, NULL::bytea AS sealed
+FROM memd.tenant_keys k
+JOIN memd.key_trees t ON t.tenant_no = k.tenant_no AND t.epoch = k.epoch
+WHERE k.tenant_no = @tenant`
+
+// readHeadEntry is readHead without the sealed state, which may have megabytes.
+func readHeadEntry(ctx context.Context, db pg.DB, tenant memd.TenantNo) (treeRow, error) {
+	return readTree(ctx, db, sqlSelectHeadEntry, pg.Args{"tenant": tenant})
+}
+
 const sqlSelectTree = `
 SELECT k.tenant_no, k.kms_key, k.epoch AS head_epoch, t.epoch, t.kms_version, t.digest, t.previous, t.sealed
 FROM memd.tenant_keys k

@@ -225,6 +225,9 @@ func (r *Rotator) restoreSource(ctx context.Context, db pg.DB, tenant memd.Tenan
 // graft makes the new state and switches to it.
 func (r *Rotator) graft(ctx context.Context, s *session, tenant memd.TenantNo, request uuid.UUID, restorer Restorer) (Undo, error) {
 	l, err := readLine(ctx, s, tenant)
+	if err == nil {
+		err = l.readState(ctx, s)
+	}
 	if err != nil {
 		return Undo{}, err
 	}
