@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "journal", "provenance", "tombstones", "memory", "sessions", "artifacts", "tenants", "erasure", "purge", "embed", "canary", "receipts", "compact", "export"},
 	"internal/dev":        {".", "compact", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
 	"internal/demo":       {".", "gen/...", "eraser", "internal/cluster", "backup", "internal/dev", "internal/auth", "shred/...", "tenants"},
-	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "internal/pg", "journal", "backup", "restore", "memory", "sessions", "tenants", "shred/...", "artifacts", "erasure"},
+	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "internal/pg", "journal", "backup", "restore", "memory", "sessions", "tenants", "shred/...", "artifacts", "erasure", "export"},
 	"internal/attack":     {},
 	"internal/cleartext":  {},
 	"internal/memdtest":   {"./..."},

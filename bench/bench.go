@@ -81,6 +81,7 @@ var measurements = []measurement{
 	{"session", conversations},
 	{"forget", forgets},
 	{"erase", erasures},
+	{"export", exports},
 	{"import", imports},
 	{"fused", fused},
 	{"million", million},

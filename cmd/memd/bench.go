@@ -20,7 +20,7 @@ type benchCmd struct {
 	Million       bool   `help:"Also load 1,000,000 rows and forget a user among them (minutes)."`
 	RestoreRows   int    `default:"100000" help:"Rows of the dump that is restored; 1,000,000 for the figure of the design."`
 	Conversations string `help:"File of JSON lines to import, for the figures of memd import and of fused searches."`
-	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, erase, import, fused, million, restore."`
+	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, erase, export, import, fused, million, restore."`
 	JSON          bool   `name:"json" help:"Write the figures as JSON instead of a table."`
 }
 
