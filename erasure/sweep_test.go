@@ -286,6 +286,11 @@ func (w *sweep) check(p people, c broken) {
 	var want []string
 	if c.kind == erasure.KindTenant {
 		enabled = 0
+		for _, table := range []string{"purge_targets", "principals"} {
+			if n := w.count(`SELECT count(*) FROM memd.`+table+` WHERE tenant_no = $1`, p.tenant.No); n != 0 {
+				w.t.Errorf("%d credentials are left in %s", n, table)
+			}
+		}
 	} else {
 		want = append(slices.Clone(p.living), c.kept...)
 		w.live(p, c)

@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
 	"forgettable.dev/memd/eraser"
 	"forgettable.dev/memd/internal/fault"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/purge"
+	"forgettable.dev/memd/tenants"
 )
 
 // targetToken is what memd shows to the stores outside.
@@ -138,5 +140,25 @@ func (w *sweep) outsiders(p people, want ...string) {
 	w.t.Helper()
 	if got := w.store.of(p.name); !slices.Equal(got, want) {
 		w.t.Errorf("outside memd there is %q, want %q", got, want)
+	}
+}
+
+// On a tenant's way out the secrets of its targets serve its erasures still, in each
+// state, and go with its purge (sweep.check).
+func TestForgetUser_ReachesTargetsOfATenantOnItsWayOut(t *testing.T) {
+	w := newSweep(t)
+	what := kinds[0]
+	for _, state := range []tenants.State{tenants.StateSuspended, tenants.StateExporting, tenants.StateDrained} {
+		p := w.populate()
+		for _, step := range []tenants.State{tenants.StateSuspended, tenants.StateExporting, tenants.StateDrained} {
+			if step <= state {
+				w.exec(`SELECT memd.move_tenant($1, $2::smallint, NULL, 'sealed', now())`, p.tenant.No, int16(step))
+			}
+		}
+		j := w.acceptWhole(&p, what)
+		if err := w.finish(w.clean, j); err != nil {
+			t.Fatalf("%v: %v", state, err)
+		}
+		w.outsiders(p, what.outside...)
 	}
 }

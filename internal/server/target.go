@@ -99,6 +99,9 @@ func (h *targetHandler) TestTarget(ctx context.Context, req *memdv1.TestTargetRe
 	if err != nil {
 		return nil, err
 	}
+	if tenant.State != tenants.StateActive {
+		return nil, &memd.RefusalError{Class: memd.ErrTenantInactive, Problem: "since it was suspended, secrets of its targets serve its erasures alone"}
+	}
 	var t purge.Target
 	err = h.pool.With(ctx, func(db pg.DB) (err error) {
 		t, err = purge.Get(ctx, db, tenant.No, req.GetName())

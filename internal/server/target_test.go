@@ -88,6 +88,16 @@ func TestTargets_FromCreationToDeletion(t *testing.T) {
 	if err != nil || !got.GetOk() || got.GetCode() != "ok" || got.GetCount() != 0 || got.Count == nil || store.calls.Load() != 1 {
 		t.Errorf("%v, %v", got, err)
 	}
+	if _, err := s.admin(secret).SuspendTenant(ctx, &memdv1.SuspendTenantRequest{Tenant: "acme", Reason: "contract ended"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = targets.TestTarget(ctx, &memdv1.TestTargetRequest{Tenant: "acme", Name: "store"})
+	if got := answerOf(t, err); got.reason != "TENANT_INACTIVE" || store.calls.Load() != 1 {
+		t.Errorf("suspended: %v, %d calls", got, store.calls.Load())
+	}
+	if _, err := s.admin(secret).ResumeTenant(ctx, &memdv1.ResumeTenantRequest{Tenant: "acme", Reason: "contract renewed"}); err != nil {
+		t.Fatal(err)
+	}
 	srv.Close()
 	got, err = targets.TestTarget(ctx, &memdv1.TestTargetRequest{Tenant: "acme", Name: "store"})
 	if err != nil || got.GetOk() || got.GetCode() != "unreachable" || got.GetTries() != 2 {

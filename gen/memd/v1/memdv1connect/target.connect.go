@@ -83,7 +83,8 @@ type TargetServiceClient interface {
 	// Safe to repeat: one that is gone is NOT_FOUND.
 	DeleteTarget(context.Context, *v1.DeleteTargetRequest) (*v1.DeleteTargetResponse, error)
 	// TestTarget asks the target, from the server, to count what there is of a
-	// user who does not exist. It erases nothing.
+	// user who does not exist. It erases nothing. From its suspension on a tenant's
+	// secrets serve its erasures alone: TENANT_INACTIVE.
 	TestTarget(context.Context, *v1.TestTargetRequest) (*v1.TestTargetResponse, error)
 }
 
@@ -108,7 +109,8 @@ type TargetServiceHandler interface {
 	// Safe to repeat: one that is gone is NOT_FOUND.
 	DeleteTarget(context.Context, *v1.DeleteTargetRequest) (*v1.DeleteTargetResponse, error)
 	// TestTarget asks the target, from the server, to count what there is of a
-	// user who does not exist. It erases nothing.
+	// user who does not exist. It erases nothing. From its suspension on a tenant's
+	// secrets serve its erasures alone: TENANT_INACTIVE.
 	TestTarget(context.Context, *v1.TestTargetRequest) (*v1.TestTargetResponse, error)
 }
 
