@@ -79,6 +79,9 @@ func newFakeServer() (*fakeServer, *httptest.Server) {
 	memdv1connect.RegisterArtifactServiceHandler(server, &fakeArtifacts{kept: map[string][]kept{}})
 	memdv1connect.RegisterSessionServiceHandler(server, &fakeSessions{kept: map[string]*memdv1.SessionRecord{}})
 	mux := http.NewServeMux()
+	exports := &fakeExports{archives: map[string][]byte{}}
+	memdv1connect.RegisterExportServiceHandler(server, exports)
+	mux.Handle("GET /exports/{secret}", exports)
 	connecthttp.Mount(mux, server, connecthttp.WithReadMaxBytes(memd.MaxBatchBytes))
 	f.handler = mux
 	return f, httptest.NewServer(mux)

@@ -25,7 +25,7 @@ func TestScripts(t *testing.T) {
 			env.Defer(srv.Close)
 			env.Setenv("MEMD_URL", srv.URL)
 			env.Setenv("MEMD_API_KEY", fakeKey)
-			return nil
+			return customer(env)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})
