@@ -70,8 +70,8 @@ func (r retentionWorker) Work(ctx context.Context, job *river.Job[retentionArgs]
 		t, err = tenants.GetByNo(ctx, db, job.Args.Tenant)
 		return err
 	})
-	if err != nil {
-		return err
+	if err != nil || t.State != tenants.StateActive {
+		return err // It was suspended since the job was queued.
 	}
 	plan, err := RunRetention(ctx, r.w.c.Pool, t, uuid.Nil, r.w.c.Clock.Now())
 	if err != nil {
@@ -85,7 +85,8 @@ func (r retentionWorker) Work(ctx context.Context, job *river.Job[retentionArgs]
 	return nil
 }
 
-// each puts a job into the queue for every tenant that keeps anything for a time.
+// each puts a job into the queue for every active tenant that keeps anything for a
+// time: in one on its way out nothing is done on a schedule.
 func (r retentionWorker) each(ctx context.Context) error {
 	queue := river.ClientFromContext[pgx.Tx](ctx)
 	after := ""
@@ -101,7 +102,7 @@ func (r retentionWorker) each(ctx context.Context) error {
 		var jobs []river.InsertManyParams
 		for _, t := range page {
 			after = t.Name
-			if t.State.Erases() && t.Policy.Sessions.Months+t.Policy.Memories.Months > 0 {
+			if t.State == tenants.StateActive && t.Policy.Sessions.Months+t.Policy.Memories.Months > 0 {
 				jobs = append(jobs, river.InsertManyParams{Args: retentionArgs{Tenant: t.No}})
 			}
 		}

@@ -8,7 +8,7 @@ var advice = map[memdv1.Reason]string{
 	memdv1.Reason_REASON_INVALID:           "Change what the message names, and try again.",
 	memdv1.Reason_REASON_MALFORMED:         "Client and server may be of different versions: compare \"memd --version\" on both sides.",
 	memdv1.Reason_REASON_UNAUTHENTICATED:   "Check MEMD_API_KEY: it is not a key of this server, or was revoked.",
-	memdv1.Reason_REASON_PERMISSION_DENIED: "Use a key with another role: agent for memories, sessions and artifacts, eraser for forget, operator for tenant, apikey, target and hold.",
+	memdv1.Reason_REASON_PERMISSION_DENIED: "Use a key with another role: agent for memories, sessions and artifacts, eraser for forget, operator for tenant, apikey, target and hold, approver for tenant approve.",
 	memdv1.Reason_REASON_NOT_FOUND:         "It is not there, or it belongs to somebody else. Check the id, --user and --app, and whose key it is.",
 	memdv1.Reason_REASON_EXISTS:            "Choose another name, or repeat the call with the arguments of the first time.",
 	memdv1.Reason_REASON_NOT_APPROVED:      "Have \"memd tenant dry-run\" looked at and approved by somebody else: \"memd tenant approve\".",

@@ -42,7 +42,7 @@ var outcomes = []outcome{
 
 	{memd.ErrExportNotReady, connect.CodeFailedPrecondition, memdv1.Reason_REASON_EXPORT_NOT_READY, "the archive is being made, or made anew, or has ended"},
 	{memd.ErrExportsUnavailable, connect.CodeUnavailable, memdv1.Reason_REASON_EXPORTS_UNAVAILABLE, "the place of archives is not available"},
-	{memd.ErrNotApproved, connect.CodeFailedPrecondition, memdv1.Reason_REASON_NOT_APPROVED, "somebody else has to approve it first"},
+	{memd.ErrNotApproved, connect.CodeFailedPrecondition, memdv1.Reason_REASON_NOT_APPROVED, "no approval of somebody else holds"},
 
 	{memd.ErrFenced, connect.CodeFailedPrecondition, memdv1.Reason_REASON_FENCED, "the user is being erased"},
 	{memd.ErrSessionForgotten, connect.CodeFailedPrecondition, memdv1.Reason_REASON_SESSION_FORGOTTEN, "the session was erased"},
