@@ -29,10 +29,7 @@ func (c *apikeyCreateCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	req := &memdv1.CreateApiKeyRequest{Tenant: c.Tenant, Name: c.Name}
-	for _, r := range c.Role {
-		req.Roles = append(req.Roles, memdv1.Role(memdv1.Role_value["ROLE_"+strings.ToUpper(r)]))
-	}
+	req := &memdv1.CreateApiKeyRequest{Tenant: c.Tenant, Name: c.Name, Roles: rolesNamed(c.Role)}
 	resp, err := server.Admin.CreateApiKey(ctx, req)
 	if err != nil {
 		return err
@@ -40,11 +37,24 @@ func (c *apikeyCreateCmd) Run(ctx context.Context, con *console) error {
 	if c.JSON {
 		return writeMessage(con.Stdout, resp)
 	}
+	return printSecret(con, resp.GetApiKey(), resp.GetSecret())
+}
+
+// rolesNamed are roles by their names, which were checked.
+func rolesNamed(names []string) (roles []memdv1.Role) {
+	for _, r := range names {
+		roles = append(roles, memdv1.Role(memdv1.Role_value["ROLE_"+strings.ToUpper(r)]))
+	}
+	return roles
+}
+
+// printSecret shows a key that was just made.
+func printSecret(con *console, k *memdv1.ApiKey, secret string) error {
 	t := newTable(con.Stdout)
-	t.row("key", resp.GetApiKey().GetKeyId())
-	t.row("tenant", tenantOf(resp.GetApiKey()))
-	t.row("roles", roleNames(resp.GetApiKey()))
-	t.row("secret", resp.GetSecret())
+	t.row("key", k.GetKeyId())
+	t.row("tenant", tenantOf(k))
+	t.row("roles", roleNames(k))
+	t.row("secret", secret)
 	if err := t.close(); err != nil {
 		return err
 	}

@@ -267,7 +267,11 @@ func (f *fakeServer) CreateTenant(_ context.Context, req *memdv1.CreateTenantReq
 	f.tenants[req.GetName()] = &memdv1.Tenant{
 		Name: req.GetName(), DisplayName: req.GetDisplayName(), State: memdv1.TenantState_TENANT_STATE_ACTIVE, KeyEpoch: 1, Policy: policy,
 	}
-	return &memdv1.CreateTenantResponse{Tenant: f.tenants[req.GetName()]}, nil
+	res := &memdv1.CreateTenantResponse{Tenant: f.tenants[req.GetName()]}
+	if len(req.GetFirstKeyRoles()) > 0 && len(f.tenants) == 1 { // The second has one.
+		res.FirstKey, res.FirstSecret = &memdv1.ApiKey{KeyId: "k1", Tenant: req.GetName(), Roles: req.GetFirstKeyRoles()}, "memd_first"
+	}
+	return res, nil
 }
 
 func (f *fakeServer) GetTenant(_ context.Context, req *memdv1.GetTenantRequest) (*memdv1.GetTenantResponse, error) {

@@ -26,8 +26,9 @@ type tenantCmd struct {
 }
 
 type tenantCreateCmd struct {
-	Name        string `arg:"" help:"Name: a lower-case letter, then lower-case letters, digits and hyphens."`
-	DisplayName string `placeholder:"NAME" help:"Name for people."`
+	Name        string   `arg:"" help:"Name: a lower-case letter, then lower-case letters, digits and hyphens."`
+	DisplayName string   `placeholder:"NAME" help:"Name for people."`
+	FirstKey    []string `enum:"agent,eraser,auditor,operator" placeholder:"ROLE" help:"Also make the tenant's first API key, with these roles, separated by commas, and print its secret, once. None is made for a tenant that ever had one."`
 	policyFlags
 	outputFlags
 	serverFlags
@@ -40,7 +41,7 @@ func (c *tenantCreateCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	resp, err := server.Admin.CreateTenant(ctx, &memdv1.CreateTenantRequest{
-		Name: c.Name, DisplayName: c.DisplayName, Policy: c.policy(),
+		Name: c.Name, DisplayName: c.DisplayName, Policy: c.policy(), FirstKeyRoles: rolesNamed(c.FirstKey),
 	})
 	if err != nil {
 		return err
@@ -48,7 +49,14 @@ func (c *tenantCreateCmd) Run(ctx context.Context, con *console) error {
 	if c.JSON {
 		return writeMessage(con.Stdout, resp)
 	}
-	return printTenant(con, resp.GetTenant())
+	if err := printTenant(con, resp.GetTenant()); err != nil || len(c.FirstKey) == 0 {
+		return err
+	}
+	if resp.GetFirstSecret() == "" {
+		con.notef("The tenant has a key, or is not active yet: see \"memd apikey list --tenant=%s\", or repeat.", c.Name)
+		return nil
+	}
+	return printSecret(con, resp.GetFirstKey(), resp.GetFirstSecret())
 }
 
 type tenantGetCmd struct {

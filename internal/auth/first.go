@@ -3,6 +3,9 @@ package auth
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
@@ -18,6 +21,28 @@ func None(ctx context.Context, db pg.DB) (bool, error) {
 		return false, fmt.Errorf("looking for API keys: %w", err)
 	}
 	return none, nil
+}
+
+const (
+	sqlLockKeys = `SELECT pg_advisory_xact_lock(@lock)`
+
+	sqlHasKeys = `SELECT EXISTS (SELECT FROM memd.principals WHERE tenant_no = @tenant)`
+)
+
+// CreateFirst is Create for a tenant that never had a key; for one that had, it makes
+// none, and returns the zero Key. Safe to repeat, and to call twice at once.
+func CreateFirst(ctx context.Context, tx pgx.Tx, now time.Time, n NewKey) (Key, string, error) {
+	if _, err := tx.Exec(ctx, sqlLockKeys, pg.Args{"lock": int64(pg.LockProvision.ForTenant(n.Tenant))}); err != nil {
+		return Key{}, "", fmt.Errorf("waiting for a tenant's first API key: %w", err)
+	}
+	var had bool
+	if err := tx.QueryRow(ctx, sqlHasKeys, pg.Args{"tenant": n.Tenant}).Scan(&had); err != nil {
+		return Key{}, "", fmt.Errorf("looking for a tenant's API keys: %w", err)
+	}
+	if had {
+		return Key{}, "", nil
+	}
+	return Create(ctx, tx, now, n)
 }
 
 const sqlHadApprover = `

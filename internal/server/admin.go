@@ -37,6 +37,10 @@ func (h *adminHandler) CreateTenant(ctx context.Context, req *memdv1.CreateTenan
 		return nil, memd.ErrPermissionDenied
 	}
 	policy := policyChange(req.GetPolicy()).Apply(tenants.DefaultPolicy())
+	first := auth.NewKey{Name: "first", Roles: rolesFromProto(req.GetFirstKeyRoles()), CreatedBy: principalOf(ctx).Key}
+	if first.Roles.Any(auth.Approver) {
+		return nil, &memd.InvalidError{Field: "first_key_roles", Problem: "cannot be approver: approvers are the installation's"}
+	}
 	var t tenants.Tenant
 	err := h.pool.With(ctx, func(db pg.DB) (err error) {
 		t, err = tenants.Create(ctx, db, h.clock.Now(), req.GetName(), req.GetDisplayName(), policy)
@@ -55,7 +59,22 @@ func (h *adminHandler) CreateTenant(ctx context.Context, req *memdv1.CreateTenan
 		return nil, err
 	}
 	h.logger.LogAttrs(ctx, slog.LevelInfo, "tenant is there", slog.String("tenant", t.Name), slog.String("state", t.State.String()))
-	return &memdv1.CreateTenantResponse{Tenant: tenantToProto(t)}, nil
+	res := &memdv1.CreateTenantResponse{Tenant: tenantToProto(t)}
+	if first.Roles == 0 || t.State != tenants.StateActive {
+		return res, nil
+	}
+	first.Tenant = t.No
+	err = h.pool.InTx(ctx, func(tx pgx.Tx) error {
+		k, secret, err := auth.CreateFirst(ctx, tx, h.clock.Now(), first)
+		if err == nil && secret != "" {
+			res.FirstKey, res.FirstSecret = keyToProto(k, t.Name), secret
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
 }
 
 func (h *adminHandler) GetTenant(ctx context.Context, req *memdv1.GetTenantRequest) (*memdv1.GetTenantResponse, error) {

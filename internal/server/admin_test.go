@@ -49,6 +49,27 @@ func TestAdmin_FromNothingToAFirstMemory(t *testing.T) {
 		t.Error(got)
 	}
 
+	// The tenant's first key comes with it, once, and never again.
+	req.DisplayName, req.FirstKeyRoles = "Acme Ltd", []memdv1.Role{memdv1.Role_ROLE_AGENT}
+	first, err := admin.CreateTenant(t.Context(), req)
+	if err != nil || len(first.GetFirstKey().GetRoles()) != 1 {
+		t.Fatalf("%v, %v", first, err)
+	}
+	if _, err := s.memory(first.GetFirstSecret()).Add(t.Context(), &memdv1.AddRequest{Rows: []*memdv1.Row{raw(user("chat", "zoe"), "tea")}}); err != nil {
+		t.Error(err)
+	}
+	if _, err := admin.RevokeApiKey(t.Context(), &memdv1.RevokeApiKeyRequest{KeyId: first.GetFirstKey().GetKeyId()}); err != nil {
+		t.Error(err)
+	}
+	if first, err = admin.CreateTenant(t.Context(), req); err != nil || first.GetFirstKey() != nil || first.GetFirstSecret() != "" {
+		t.Errorf("a second first key: %v, %v", first, err)
+	}
+	req.FirstKeyRoles = []memdv1.Role{memdv1.Role_ROLE_APPROVER}
+	_, err = admin.CreateTenant(t.Context(), req)
+	if got := answerOf(t, err); got.code != connect.CodeInvalidArgument {
+		t.Errorf("an approver: %v", got)
+	}
+
 	key, err := admin.CreateApiKey(t.Context(), &memdv1.CreateApiKeyRequest{Tenant: "acme", Name: "agent 1", Roles: []memdv1.Role{memdv1.Role_ROLE_AGENT}})
 	if err != nil {
 		t.Fatal(err)

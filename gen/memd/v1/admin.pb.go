@@ -825,8 +825,10 @@ type CreateTenantRequest struct {
 	// hyphens. It is stored in clear and never given out twice.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// For people, at most 256 bytes.
-	DisplayName   string  `protobuf:"bytes,2,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
-	Policy        *Policy `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	DisplayName string  `protobuf:"bytes,2,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
+	Policy      *Policy `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	// With roles, the tenant's first API key is made too, as soon as it is active.
+	FirstKeyRoles []Role `protobuf:"varint,4,rep,packed,name=first_key_roles,json=firstKeyRoles,proto3,enum=memd.v1.Role" json:"first_key_roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -882,9 +884,20 @@ func (x *CreateTenantRequest) GetPolicy() *Policy {
 	return nil
 }
 
+func (x *CreateTenantRequest) GetFirstKeyRoles() []Role {
+	if x != nil {
+		return x.FirstKeyRoles
+	}
+	return nil
+}
+
 type CreateTenantResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenant        *Tenant                `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant *Tenant                `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// What was asked for with first_key_roles. Not set when the tenant has a key, or had
+	// one: a secret is shown once. If it was lost, make another key and revoke this one.
+	FirstKey      *ApiKey `protobuf:"bytes,2,opt,name=first_key,json=firstKey,proto3" json:"first_key,omitempty"`
+	FirstSecret   string  `protobuf:"bytes,3,opt,name=first_secret,json=firstSecret,proto3" json:"first_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -924,6 +937,20 @@ func (x *CreateTenantResponse) GetTenant() *Tenant {
 		return x.Tenant
 	}
 	return nil
+}
+
+func (x *CreateTenantResponse) GetFirstKey() *ApiKey {
+	if x != nil {
+		return x.FirstKey
+	}
+	return nil
+}
+
+func (x *CreateTenantResponse) GetFirstSecret() string {
+	if x != nil {
+		return x.FirstSecret
+	}
+	return ""
 }
 
 type GetTenantRequest struct {
@@ -2167,13 +2194,16 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
 	"updated_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12$\n" +
-	"\x05usage\x18\b \x01(\v2\x0e.memd.v1.UsageR\x05usage\"\xb3\x01\n" +
+	"\x05usage\x18\b \x01(\v2\x0e.memd.v1.UsageR\x05usage\"\xff\x01\n" +
 	"\x13CreateTenantRequest\x121\n" +
 	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{1,62}$R\x04name\x12@\n" +
 	"\fdisplay_name\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18(\x80\x022\x13^[^\\x00-\\x1f\\x7f]*$R\vdisplayName\x12'\n" +
-	"\x06policy\x18\x03 \x01(\v2\x0f.memd.v1.PolicyR\x06policy\"?\n" +
+	"\x06policy\x18\x03 \x01(\v2\x0f.memd.v1.PolicyR\x06policy\x12J\n" +
+	"\x0ffirst_key_roles\x18\x04 \x03(\x0e2\r.memd.v1.RoleB\x13\xbaH\x10\x92\x01\r\x10\x05\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\rfirstKeyRoles\"\x90\x01\n" +
 	"\x14CreateTenantResponse\x12'\n" +
-	"\x06tenant\x18\x01 \x01(\v2\x0f.memd.v1.TenantR\x06tenant\"1\n" +
+	"\x06tenant\x18\x01 \x01(\v2\x0f.memd.v1.TenantR\x06tenant\x12,\n" +
+	"\tfirst_key\x18\x02 \x01(\v2\x0f.memd.v1.ApiKeyR\bfirstKey\x12!\n" +
+	"\ffirst_secret\x18\x03 \x01(\tR\vfirstSecret\"1\n" +
 	"\x10GetTenantRequest\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(?R\x04name\"<\n" +
 	"\x11GetTenantResponse\x12'\n" +
@@ -2368,54 +2398,56 @@ var file_memd_v1_admin_proto_depIdxs = []int32{
 	36, // 14: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
 	8,  // 15: memd.v1.Tenant.usage:type_name -> memd.v1.Usage
 	6,  // 16: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
-	10, // 17: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
-	10, // 18: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
-	10, // 19: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
-	6,  // 20: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
-	10, // 21: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
-	10, // 22: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
-	10, // 23: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
-	0,  // 24: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
-	10, // 25: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
-	27, // 26: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
-	36, // 27: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
-	0,  // 28: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
-	0,  // 29: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
-	5,  // 30: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
-	36, // 31: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
-	36, // 32: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
-	36, // 33: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
-	5,  // 34: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
-	28, // 35: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	28, // 36: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
-	28, // 37: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	11, // 38: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
-	13, // 39: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
-	15, // 40: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
-	17, // 41: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
-	19, // 42: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
-	21, // 43: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
-	23, // 44: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
-	25, // 45: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
-	29, // 46: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
-	31, // 47: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
-	33, // 48: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
-	12, // 49: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
-	14, // 50: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
-	16, // 51: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
-	18, // 52: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
-	20, // 53: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
-	22, // 54: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
-	24, // 55: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
-	26, // 56: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
-	30, // 57: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
-	32, // 58: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
-	34, // 59: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
-	49, // [49:60] is the sub-list for method output_type
-	38, // [38:49] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	5,  // 17: memd.v1.CreateTenantRequest.first_key_roles:type_name -> memd.v1.Role
+	10, // 18: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
+	28, // 19: memd.v1.CreateTenantResponse.first_key:type_name -> memd.v1.ApiKey
+	10, // 20: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 21: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
+	6,  // 22: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
+	10, // 23: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 24: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 25: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
+	0,  // 26: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
+	10, // 27: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
+	27, // 28: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
+	36, // 29: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
+	0,  // 30: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
+	0,  // 31: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
+	5,  // 32: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
+	36, // 33: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
+	36, // 34: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
+	36, // 35: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
+	5,  // 36: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
+	28, // 37: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	28, // 38: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
+	28, // 39: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	11, // 40: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
+	13, // 41: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
+	15, // 42: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
+	17, // 43: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
+	19, // 44: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
+	21, // 45: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
+	23, // 46: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
+	25, // 47: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
+	29, // 48: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
+	31, // 49: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
+	33, // 50: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
+	12, // 51: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
+	14, // 52: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
+	16, // 53: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
+	18, // 54: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
+	20, // 55: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
+	22, // 56: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
+	24, // 57: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
+	26, // 58: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
+	30, // 59: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
+	32, // 60: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
+	34, // 61: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
+	51, // [51:62] is the sub-list for method output_type
+	40, // [40:51] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_admin_proto_init() }
