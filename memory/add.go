@@ -96,7 +96,7 @@ func (s *Service) contents(ctx context.Context, t Tenant, rows []Row) ([]content
 		if err != nil {
 			continue // a text without any feature likewise
 		}
-		out[at[j]].unit, out[at[j]].norm = unit, norm
+		out[at[j]].unit, out[at[j]].norm, out[at[j]].embedded = unit, norm, true
 	}
 	return out, nil
 }
@@ -216,7 +216,7 @@ func (s *Service) drafts(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 	for i := range out {
 		d, c := &out[i], contents[i]
 		if c.unit != nil {
-			d.dimension, d.format = len(c.unit), t.Format
+			d.space, d.dimension, d.format = t.space(), len(c.unit), t.Format
 		}
 		if d.sealed, err = seal(k, d.owner, d.id, d.month, d.contributions, c, t.Format); err != nil {
 			return nil, err

@@ -57,12 +57,12 @@ func (s *Service) refreshScopes(ctx context.Context, tenant memd.TenantNo, scope
 		r.forget()
 		r.removeMonths(k)
 		r.mu.RLock()
-		loaded, dim := r.loaded, r.dim
+		loaded, in := r.loaded, r.spaces
 		r.mu.RUnlock()
 		if !loaded {
 			continue
 		}
-		f, a := s.filler(r, key.ref, k, dim)
+		f, a := s.filler(r, key.ref, k, in)
 		ask, fillers = append(ask, a), append(fillers, f)
 		if len(ask) == refreshBatch {
 			if err := flush(); err != nil {

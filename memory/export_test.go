@@ -50,7 +50,7 @@ func (s *Service) Evict(tenant memd.TenantNo, ref memd.Ref) {
 // Fill reads what changed in a scope, has between run and then brings the scope
 // in memory up to date, unless that is refused.
 func (s *Service) Fill(ctx context.Context, k *shred.Keys, t Tenant, ref memd.Ref, between func()) (applied bool, err error) {
-	f, ask := s.filler(s.residents.get(residentKey{t.No, ref}), ref, k, t.Dimension)
+	f, ask := s.filler(s.residents.get(residentKey{t.No, ref}), ref, k, t.spaces())
 	err = s.Pool.With(ctx, func(db pg.DB) error { return sync(ctx, db, t.No, nil, []asked{ask}, []sink{f}) })
 	if err != nil {
 		return false, err
@@ -73,14 +73,14 @@ func (s *Service) Impatient() { s.patience = 0 }
 // RankLate ranks a coded scope in a snapshot from before between.
 func (s *Service) RankLate(ctx context.Context, k *shred.Keys, t Tenant, ref memd.Ref, query []float32, between func()) error {
 	v := &view{s: s, key: residentKey{t.No, ref}, r: s.residents.get(residentKey{t.No, ref})}
-	f, ask := s.filler(v.r, ref, k, t.Dimension)
+	f, ask := s.filler(v.r, ref, k, t.spaces())
 	defer f.release()
 	return s.withinSnapshot(ctx, func(db pg.DB) error {
 		if err := sync(ctx, db, t.No, nil, []asked{ask}, []sink{f}); err != nil {
 			return err
 		}
 		between()
-		return v.rank(ctx, db, f, nil, probe{k: k, query: query, now: s.Clock.Now(), top: &topK{k: 10}}, 0)
+		return v.rank(ctx, db, f, nil, probe{k: k, query: query, space: t.space(), now: s.Clock.Now(), top: &topK{k: 10}}, 0)
 	})
 }
 

@@ -40,6 +40,10 @@ func (t *topK) fused(text string, weight float32) {
 func (t *topK) empty() topK {
 	e := *t
 	e.heap = nil
+	if t.former != nil {
+		former := t.former.empty()
+		e.former = &former
+	}
 	if t.fusion != nil {
 		f := *t.fusion
 		f.best = &topK{k: t.fusion.best.k, vectors: t.vectors}

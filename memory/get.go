@@ -41,7 +41,7 @@ SELECT m.memory_id, m.owner_no, m.contributor_no, m.contributor_session,
     SELECT unnest(ARRAY[c.contributor_no, c.contributor_session]) FROM memd.memory_contributions c
     WHERE c.tenant_no = m.tenant_no AND c.memory_id = m.memory_id) END,
   m.kind, m.month, m.source_time, m.created_at, m.updated_at, m.expires_at, m.version,
-  m.dimension, m.vector_format, m.sealed_text, m.sealed_vector, m.sealed_metadata`
+  m.space, m.dimension, m.vector_format, m.sealed_text, m.sealed_vector, m.sealed_metadata`
 
 const sqlGet = sqlMemoryColumns + sqlVisible + ` AND m.memory_id = @id`
 
@@ -62,7 +62,7 @@ func (f *fetched) columns(first *memd.Contribution, more *[]int64, sourceTime, e
 	return []any{
 		&f.id, &f.owner, &first.Subject, &first.Session, more, &f.kind, &f.month,
 		sourceTime, &f.createdAt, &f.updatedAt, expiresAt, &f.version,
-		&f.dimension, &f.format, &f.text, &f.vector, &f.metadata,
+		&f.space, &f.dimension, &f.format, &f.text, &f.vector, &f.metadata,
 	}
 }
 

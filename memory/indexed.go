@@ -144,7 +144,7 @@ func (c *scanner) filtered() bool { return c.sel.narrows() || len(c.sel.hashes) 
 // What has changed since the sketches was looked at already.
 const sqlSketched = `
 SELECT m.owner_no, m.memory_id, m.contributor_no, m.contributor_session, m.more, m.kind, m.month, m.source_time, m.created_at, m.updated_at,
-  m.expires_at, m.version, m.dimension, m.vector_format,
+  m.expires_at, m.version, m.space, m.dimension, m.vector_format,
   NULL::bytea, m.sealed_vector, CASE WHEN @metadata THEN m.sealed_metadata END, NULL::bytea
 FROM unnest(@ids::uuid[]) AS u (id) CROSS JOIN LATERAL (
   SELECT m.*, CASE WHEN m.more_contributions > 0 THEN ARRAY(

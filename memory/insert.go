@@ -15,24 +15,24 @@ import (
 // yet: half of what sqlUpsertMemories costs.
 const sqlInsertMemory = `
 INSERT INTO memd.memories (tenant_no, memory_id, owner_no, kind, month, contributor_no, contributor_session,
-  source_time, created_at, updated_at, expires_at, dimension, vector_format,
+  source_time, created_at, updated_at, expires_at, space, dimension, vector_format,
   content_digest, sealed_text, sealed_vector, sealed_metadata, sealed_code)
 VALUES (@tenant, @id, @owner, @kind, @month, @contributor, @session, @source_time, @now, @now, @expiry,
-  @dimension, @format, @digest, @text, @vector, @metadata, @code)`
+  @space, @dimension, @format, @digest, @text, @vector, @metadata, @code)`
 
 // sqlSelectRows turns arrays into rows.
 const sqlSelectRows = `
 INSERT INTO memd.memories AS m (tenant_no, memory_id, owner_no, kind, month, contributor_no, contributor_session,
-  more_contributions, source_time, created_at, updated_at, expires_at, dimension, vector_format,
+  more_contributions, source_time, created_at, updated_at, expires_at, space, dimension, vector_format,
   content_digest, sealed_text, sealed_vector, sealed_metadata, sealed_code)
 SELECT @tenant, r.memory_id, r.owner_no, r.kind, r.month, r.contributor_no, r.contributor_session,
-  r.more, r.source_time, @now, @now, r.expires_at, r.dimension, r.format,
+  r.more, r.source_time, @now, @now, r.expires_at, r.space, r.dimension, r.format,
   r.digest, r.text, r.vector, r.metadata, r.code
 FROM unnest(@ids::uuid[], @owners::bigint[], @kinds::smallint[], @months::int[], @contributors::bigint[],
   @sessions::bigint[], @more::smallint[], @source_times::timestamptz[], @expiries::timestamptz[],
-  @dimensions::smallint[], @formats::smallint[], @digests::bytea[], @texts::bytea[], @vectors::bytea[], @metadata::bytea[], @codes::bytea[])
+  @spaces::smallint[], @dimensions::smallint[], @formats::smallint[], @digests::bytea[], @texts::bytea[], @vectors::bytea[], @metadata::bytea[], @codes::bytea[])
   AS r (memory_id, owner_no, kind, month, contributor_no, contributor_session, more, source_time, expires_at,
-        dimension, format, digest, text, vector, metadata, code)
+        space, dimension, format, digest, text, vector, metadata, code)
 `
 
 // sqlInsertMemories stores many such rows.
@@ -45,7 +45,7 @@ WHERE NOT EXISTS (SELECT FROM memd.dead_memories d WHERE d.tenant_no = @tenant A
 ORDER BY r.memory_id
 ON CONFLICT (tenant_no, memory_id) DO UPDATE SET
   kind = excluded.kind, month = excluded.month, source_time = excluded.source_time, updated_at = excluded.updated_at,
-  expires_at = excluded.expires_at, dimension = excluded.dimension, vector_format = excluded.vector_format,
+  expires_at = excluded.expires_at, space = excluded.space, dimension = excluded.dimension, vector_format = excluded.vector_format,
   content_digest = excluded.content_digest, sealed_text = excluded.sealed_text,
   sealed_vector = excluded.sealed_vector, sealed_metadata = excluded.sealed_metadata, sealed_code = excluded.sealed_code
 WHERE NOT m.edited AND m.content_digest <> excluded.content_digest AND excluded.month <= m.month
@@ -61,7 +61,7 @@ func insert(ctx context.Context, db pg.DB, tenant memd.TenantNo, drafts []draft,
 		sql, args = sqlInsertMemory, pg.Args{
 			"tenant": tenant, "now": now, "id": d.id, "owner": d.owner, "kind": int16(d.kind), "month": d.month,
 			"contributor": d.contributions[0].Subject, "session": d.contributions[0].Session,
-			"source_time": optional(d.sourceTime), "expiry": optional(d.expiresAt), "dimension": int16(d.dimension),
+			"source_time": optional(d.sourceTime), "expiry": optional(d.expiresAt), "space": max(1, d.space), "dimension": int16(d.dimension),
 			"format": int16(d.format), "digest": d.digest, "text": d.text, "vector": d.vector, "metadata": d.metadata,
 			"code": d.code,
 		}
@@ -79,7 +79,7 @@ func insertArgs(tenant memd.TenantNo, drafts []draft, now time.Time) pg.Args {
 	var (
 		ids                                      = make([]uuid.UUID, n)
 		owners, contributors, sessions           = make([]memd.Number, n), make([]memd.Number, n), make([]memd.Number, n)
-		kinds, more, dimensions, formats         = make([]int16, n), make([]int16, n), make([]int16, n), make([]int16, n)
+		kinds, more, spaces, dimensions, formats = make([]int16, n), make([]int16, n), make([]int16, n), make([]int16, n), make([]int16, n)
 		months                                   = make([]memd.Month, n)
 		sourceTimes, expiries                    = make([]*time.Time, n), make([]*time.Time, n)
 		digests, texts, vectors, metadata, codes = make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
@@ -90,13 +90,13 @@ func insertArgs(tenant memd.TenantNo, drafts []draft, now time.Time) pg.Args {
 		contributors[i], sessions[i] = d.contributions[0].Subject, d.contributions[0].Session
 		more[i] = int16(len(d.contributions) - 1)
 		sourceTimes[i], expiries[i] = optional(d.sourceTime), optional(d.expiresAt)
-		dimensions[i], formats[i] = int16(d.dimension), int16(d.format)
+		spaces[i], dimensions[i], formats[i] = max(1, d.space), int16(d.dimension), int16(d.format)
 		digests[i], texts[i], vectors[i], metadata[i], codes[i] = d.digest, d.text, d.vector, d.metadata, d.code
 	}
 	return pg.Args{
 		"tenant": tenant, "now": now, "ids": ids, "owners": owners, "kinds": kinds, "months": months,
 		"contributors": contributors, "sessions": sessions, "more": more, "source_times": sourceTimes,
-		"expiries": expiries, "dimensions": dimensions, "formats": formats, "digests": digests,
+		"expiries": expiries, "spaces": spaces, "dimensions": dimensions, "formats": formats, "digests": digests,
 		"texts": texts, "vectors": vectors, "metadata": metadata, "codes": codes,
 	}
 }

@@ -36,7 +36,7 @@ type resident struct {
 	resets  uint64
 	subject memd.Number
 	snap    snapshot
-	dim     int // of the vectors that are kept
+	spaces
 	entries []entry
 	index   map[uuid.UUID]int
 	sets    map[string][]memd.Contribution // contribution lists, shared by the rows that have them
@@ -60,7 +60,8 @@ type entry struct {
 	spoken           int64     // microseconds since 1970
 	kind             Kind
 	format           VectorFormat
-	sourced          bool // spoken is the source time
+	space            int16 // of the vector
+	sourced          bool  // spoken is the source time
 	norm             float32
 	id               uuid.UUID
 	version          int64
@@ -143,9 +144,9 @@ func (r *resident) forget() {
 // changes the resident at the end, in one step: a sync that fails half-way
 // leaves it as it was.
 type filler struct {
-	r       *resident
-	k       *shred.Keys
-	dim     int
+	r *resident
+	k *shred.Keys
+	spaces
 	room    int   // rows that may still come
 	tooMany int   // what room was, when more are known to come
 	budget  int64 // bytes that may still come
@@ -199,7 +200,7 @@ func (f *filler) row(m *fetched) error {
 	if version >= m.version {
 		return nil
 	}
-	if f.coded && m.dimension != f.dim { // nothing to find it by, or not any more
+	if f.coded && (m.dimension != f.dim || m.space != f.space) { // nothing to find it by, or not any more
 		if known {
 			f.deleted = append(f.deleted, m.id)
 		}
@@ -225,8 +226,8 @@ func (f *filler) row(m *fetched) error {
 	e := entryOf(m)
 	e.contributions = f.contributions
 	e.text, e.metadata = m.kept()
-	if m.dimension == f.dim {
-		if e.vector, e.norm, err = m.openVector(f.k, s, make([]float32, 0, f.dim), &f.buffer); err != nil {
+	if m.dimension == f.dim && m.space == f.space || m.dimension > 0 && m.space == f.former.Number {
+		if e.vector, e.norm, err = m.openVector(f.k, s, make([]float32, 0, m.dimension), &f.buffer); err != nil {
 			return err
 		}
 	}
@@ -290,13 +291,13 @@ func (f *filler) apply() bool {
 			r.reset()
 		}
 		return true
-	case r.loaded && r.dim != f.dim:
-		r.reset()
+	case r.loaded && r.space != f.space:
+		r.reset() // in memory is what an earlier policy could compare
 		return false
 	case r.loaded && r.subject != f.h.subject:
 		r.reset() // a new life of the user: everything came
 	}
-	r.loaded, r.subject, r.snap, r.dim = true, f.h.subject, f.h.snap, f.dim
+	r.loaded, r.subject, r.snap, r.spaces = true, f.h.subject, f.h.snap, f.spaces
 	edits := r.edits
 	defer func() {
 		if r.edits != edits {

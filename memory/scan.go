@@ -100,7 +100,7 @@ func (sel *selection) passes(kind Kind, cs []memd.Contribution) bool {
 // scan scores every row of a resident scope. It returns errEvicted when the
 // resident was evicted meanwhile.
 func (v *view) scan(p probe, scope int) error {
-	r, query, sel, top := v.r, p.query, p.sel, p.top
+	r, sel, top := v.r, p.sel, p.top
 	at := p.now.UnixMicro()
 	expired := false
 	r.mu.RLock()
@@ -131,7 +131,8 @@ func (v *view) scan(p probe, scope int) error {
 	}
 	for i := range r.entries {
 		e := &r.entries[i]
-		if len(e.vector) != len(query) {
+		query, nearest := p.in(e.space)
+		if query == nil || len(e.vector) != len(query) {
 			continue
 		}
 		if e.expired(at) {
@@ -142,8 +143,8 @@ func (v *view) scan(p probe, scope int) error {
 			continue
 		}
 		score := vek32.Dot(query, e.vector)
-		if top.wants(score) {
-			top.offer(r.candidate(e, scope, score, top))
+		if nearest.wants(score) {
+			nearest.offer(r.candidate(e, scope, score, top))
 		}
 		if f := top.fusion; f != nil && (top.min == nil || score >= *top.min) {
 			if byWords := words.score(e.wording); byWords > 0 && f.best.wants(byWords) {
@@ -206,7 +207,8 @@ func (c *scanner) row(m *fetched) error {
 			return nil
 		}
 	}
-	if m.dimension != len(c.query) || !m.expiresAt.IsZero() && !m.expiresAt.After(c.now) {
+	query, top := c.in(m.space)
+	if query == nil || m.dimension != len(query) || !m.expiresAt.IsZero() && !m.expiresAt.After(c.now) {
 		return nil
 	}
 	e := entryOf(m)
@@ -228,15 +230,15 @@ func (c *scanner) row(m *fetched) error {
 	if c.buffer, e.norm, err = m.openVector(c.k, s, c.buffer[:0], &c.opened); err != nil {
 		return err
 	}
-	score := vek32.Dot(c.query, c.buffer)
+	score := vek32.Dot(query, c.buffer)
 	if c.sketched != nil {
 		c.sketched.scored(m.id, score)
 	}
-	if c.top.wants(score) {
+	if top.wants(score) {
 		e.text, e.metadata = m.kept()
 		e.contributions = slices.Clone(e.contributions)
-		e.vector = c.top.keep(c.buffer)
-		c.top.offer(candidate{scope: c.scope, owner: m.owner, score: score, entry: e, bare: c.sketched != nil && c.sketched.bare})
+		e.vector = top.keep(c.buffer)
+		top.offer(candidate{scope: c.scope, owner: m.owner, score: score, entry: e, bare: c.sketched != nil && c.sketched.bare})
 	}
 	return nil
 }
@@ -246,7 +248,7 @@ func (c *scanner) row(m *fetched) error {
 func entryOf(m *fetched) entry {
 	e := entry{
 		id: m.id, version: m.version, kind: m.kind, month: m.month, format: m.format,
-		contributions: m.contributions, text: m.text, metadata: m.metadata,
+		contributions: m.contributions, space: m.space, text: m.text, metadata: m.metadata,
 	}
 	e.time(m)
 	return e

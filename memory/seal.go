@@ -17,6 +17,7 @@ type content struct {
 	text     string
 	unit     []float32 // nil: no vector
 	norm     float32
+	embedded bool // the vector was made of the text
 	metadata map[string]string
 }
 
@@ -53,8 +54,12 @@ func seal(k *shred.Keys, owner memd.Number, id uuid.UUID, m memd.Month, cs []mem
 			return out, fmt.Errorf("sealing metadata: %w", err)
 		}
 	}
-	// The digest tells whether an event came again with the same content. Its
+	// The digest tells whether an event came again with the same content. A vector that
+	// was made of the text is none of its own: another embedder changes nothing. Its
 	// key is the row's, so nobody can test a guess once the row is forgotten.
+	if c.embedded {
+		vector = nil
+	}
 	d := s.Digest([]byte(c.text), vector, metadata)
 	out.digest = d[:]
 	return out, nil
@@ -67,6 +72,7 @@ type stored struct {
 	kind          Kind
 	month         memd.Month
 	contributions []memd.Contribution // at least one, the inline one first
+	space         int16               // that the vector is of
 	dimension     int
 	format        VectorFormat
 	sealed

@@ -60,7 +60,7 @@ func (s *Service) Search(ctx context.Context, t Tenant, q Query) (Result, error)
 	if err := validateQuery(t, q); err != nil {
 		return Result{}, err
 	}
-	vector, err := s.queryVector(ctx, t, q)
+	vector, former, err := s.queryVectors(ctx, t, q)
 	if err != nil {
 		return Result{}, err
 	}
@@ -77,7 +77,11 @@ func (s *Service) Search(ctx context.Context, t Tenant, q Query) (Result, error)
 		}
 		top := &topK{k: q.TopK, min: q.MinScore, vectors: q.IncludeVectors}
 		top.fused(q.Text, q.LexicalWeight)
-		out, err = s.search(ctx, k, t, scopes, vector, sel, top, crowded)
+		p := probe{k: k, first: scopes[0], query: vector, space: t.space(), former: former, sel: sel, top: top}
+		if former != nil {
+			top.former = &topK{k: top.k, min: q.MinScore, vectors: q.IncludeVectors}
+		}
+		out, err = s.search(ctx, t, scopes, p, crowded)
 		switch {
 		case errors.Is(err, errEvicted):
 			crowded, err = true, memd.ErrStale
@@ -104,7 +108,7 @@ func validateQuery(t Tenant, q Query) error {
 		return invalid("text", "or vector is required")
 	case len(q.Text) > memd.MaxTextBytes:
 		return invalid("text", "is longer than %d bytes", memd.MaxTextBytes)
-	case q.Vector != nil && len(q.Vector) != t.Dimension:
+	case q.Vector != nil && len(q.Vector) != t.Dimension && len(q.Vector) != t.Former.Dimension:
 		return invalid("vector", "has %d components; the tenant's policy says %d", len(q.Vector), t.Dimension)
 	case q.Vector == nil && t.Embedder == embed.NameNone:
 		return invalid("vector", "is required: the tenant's policy names no embedder")
@@ -128,6 +132,23 @@ func validateFilter(scope memd.Scope, f Filter) error {
 	return nil
 }
 
+// queryVectors returns the query in the tenant's space, and in the one that it is
+// leaving, if it is. A vector is in the one whose dimension it has, a text in both.
+func (s *Service) queryVectors(ctx context.Context, t Tenant, q Query) (vector []float32, former *formerly, err error) {
+	if len(q.Vector) == 0 || len(q.Vector) == t.Dimension {
+		if vector, err = s.queryVector(ctx, t, q); err != nil {
+			return nil, nil, err
+		}
+	}
+	from := t.Former
+	if from.Number == 0 || vector != nil && q.Vector != nil || q.Vector == nil && from.Embedder == embed.NameNone {
+		return vector, nil, nil
+	}
+	t.Embedder, t.Dimension = from.Embedder, from.Dimension
+	old, err := s.queryVector(ctx, t, q)
+	return vector, &formerly{old, from.Number}, err
+}
+
 func (s *Service) queryVector(ctx context.Context, t Tenant, q Query) ([]float32, error) {
 	v := q.Vector
 	if v == nil {
@@ -149,12 +170,13 @@ func (s *Service) queryVector(ctx context.Context, t Tenant, q Query) ([]float32
 
 // search brings the scopes up to date in one statement and scans them. crowded
 // has it scan from the database what is not in memory yet.
-func (s *Service) search(ctx context.Context, k *shred.Keys, t Tenant, scopes []memd.Scope, query []float32, sel selection, top *topK, crowded bool) (Result, error) {
+func (s *Service) search(ctx context.Context, t Tenant, scopes []memd.Scope, p probe, crowded bool) (Result, error) {
+	k, sel, top := p.k, p.sel, p.top
+	p.now = s.Clock.Now()
 	var views []*view
 	for _, scope := range scopes {
 		views = append(views, &view{s: s, key: residentKey{t.No, provenance.RefOf(k, scope)}})
 	}
-	p := probe{k, scopes[0], query, sel, s.Clock.Now(), top}
 	if err := s.refresh(ctx, t, views, p, crowded); err != nil {
 		return Result{}, err
 	}

@@ -26,6 +26,10 @@ type Tenant struct {
 	// Embedder turns text into vectors: a name that Config.Embedder knows, or
 	// "none" when the tenant brings its own vectors.
 	Embedder string
+	// Space numbers what Dimension and Embedder have been so far: vectors of two are
+	// never compared. Zero is 1. Former is the one before, while there are rows in it.
+	Space  int16
+	Former Space
 	// Format is how vectors are stored.
 	Format VectorFormat
 	// Sealed says that the tenant's policy allows no sketches: scopes too large for
@@ -36,6 +40,24 @@ type Tenant struct {
 	// pg.ErrPremise when it does not hold; other calls do not look at it.
 	Premise *pg.Premise
 }
+
+// Space is one in which vectors can be compared. Number 0 is none.
+type Space struct {
+	Number    int16
+	Dimension int
+	Embedder  string
+}
+
+func (t *Tenant) space() int16 { return max(1, t.Space) }
+
+// spaces are those whose vectors are kept in memory.
+type spaces struct {
+	dim    int
+	space  int16
+	former Space
+}
+
+func (t *Tenant) spaces() spaces { return spaces{t.Dimension, t.space(), t.Former} }
 
 // Defaults of a Config.
 const (

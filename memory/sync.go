@@ -45,12 +45,12 @@ SELECT w.ord, true AS head, w.epoch, w.state, w.subject_no,
   w.since = 0 AND w.most > 0 AND EXISTS (
     SELECT FROM memd.memories m WHERE m.tenant_no = @tenant AND m.owner_no = w.subject_no AND m.changed_xid >= 0 OFFSET w.most),
   NULL::bigint, NULL::uuid, NULL::bigint, NULL::bigint, NULL::bigint[], NULL::smallint, NULL::int, NULL::timestamptz, NULL::timestamptz,
-  NULL::timestamptz, NULL::timestamptz, NULL::bigint, NULL::smallint, NULL::smallint, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+  NULL::timestamptz, NULL::timestamptz, NULL::bigint, NULL::smallint, NULL::smallint, NULL::smallint, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
 FROM w
 UNION ALL
 SELECT w.ord, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, w.subject_no,
   m.memory_id, m.contributor_no, m.contributor_session, m.more, m.kind, m.month, m.source_time, m.created_at, m.updated_at,
-  m.expires_at, m.version, m.dimension, m.vector_format,
+  m.expires_at, m.version, m.space, m.dimension, m.vector_format,
   CASE WHEN NOT w.coded THEN m.sealed_text END, CASE WHEN NOT w.coded OR m.sealed_code IS NULL THEN m.sealed_vector END,
   CASE WHEN NOT w.coded THEN m.sealed_metadata END, CASE WHEN w.coded THEN m.sealed_code END
 FROM w CROSS JOIN LATERAL (

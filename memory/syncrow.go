@@ -57,7 +57,7 @@ func (r *syncRow) memory(c *columns) error {
 	}
 	m.kind, m.month = Kind(c.int16()), memd.Month(c.int32())
 	m.sourceTime, m.createdAt, m.updatedAt, m.expiresAt = c.time(), c.time(), c.time(), c.time()
-	m.version, m.dimension, m.format = c.int64(), int(c.int16()), VectorFormat(c.int16())
+	m.version, m.space, m.dimension, m.format = c.int64(), c.int16(), int(c.int16()), VectorFormat(c.int16())
 	m.text, m.vector, m.metadata, m.code = c.next(-1), c.next(-1), c.next(-1), c.next(-1)
 	return c.err
 }

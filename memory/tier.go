@@ -137,7 +137,7 @@ func (s *Service) load(ctx context.Context, k *shred.Keys, t Tenant, v *view) er
 }
 
 func (s *Service) readCodes(ctx context.Context, k *shred.Keys, t Tenant, v *view) error {
-	f, ask := s.filler(v.r, v.key.ref, k, t.Dimension)
+	f, ask := s.filler(v.r, v.key.ref, k, t.spaces())
 	f.progress = &s.loadRows
 	defer func() {
 		s.loadRows.Add(-f.loaded)

@@ -28,6 +28,7 @@ type topK struct {
 	vectors bool // candidates keep their vectors
 	heap    []candidate
 	fusion  *fusion // nil: by vectors alone
+	former  *topK   // rows of the space that the tenant is leaving; nil: it is in one
 }
 
 // usualK bounds the room that is made before there are candidates for it.
@@ -99,8 +100,26 @@ func (t *topK) sorted() []candidate {
 	out := t.heap
 	t.heap = nil
 	slices.SortFunc(out, func(a, b candidate) int { return -worse(&a, &b) })
+	if t.former != nil {
+		out = alternate(out, t.former.sorted(), t.k)
+	}
 	if t.fusion != nil {
 		return t.fusion.fuse(out)
+	}
+	return out
+}
+
+// alternate returns the first k of two lists by turns. Scores of two spaces tell
+// nothing about each other; ranks do: this is reciprocal rank fusion of lists that have
+// nothing in common.
+func alternate(a, b []candidate, k int) []candidate {
+	out := make([]candidate, 0, min(k, len(a)+len(b)))
+	for i := 0; len(out) < k && i < max(len(a), len(b)); i++ {
+		for _, list := range [][]candidate{a, b} {
+			if i < len(list) && len(out) < k {
+				out = append(out, list[i])
+			}
+		}
 	}
 	return out
 }

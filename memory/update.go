@@ -44,7 +44,7 @@ WHERE f.tenant_no = @tenant AND f.user_ref = @ref`
 
 const sqlUpdateMemory = `
 UPDATE memd.memories SET month = @month, more_contributions = @more, source_time = @source_time, updated_at = @now,
-  expires_at = @expires_at, edited = true, dimension = @dimension, vector_format = @format,
+  expires_at = @expires_at, edited = true, space = @space, dimension = @dimension, vector_format = @format,
   content_digest = @digest, sealed_text = @text, sealed_vector = @vector, sealed_metadata = @metadata,
   sealed_code = @code
 WHERE tenant_no = @tenant AND memory_id = @id AND owner_no = @owner AND version = @expected`
@@ -187,6 +187,7 @@ func (s *Service) update(ctx context.Context, db pg.DB, k *shred.Keys, t Tenant,
 	}
 	if r.vector {
 		next.unit, next.norm = r.unit, r.norm
+		d.space = t.space()
 	}
 	if next.text == "" && next.unit == nil {
 		return Memory{}, invalid("text", "or vector must remain")
@@ -281,7 +282,7 @@ func rewrite(ctx context.Context, db pg.DB, tenant memd.TenantNo, d *draft, inli
 	b.Queue(sqlUpdateMemory, pg.Args{
 		"tenant": tenant, "id": d.id, "owner": d.owner, "expected": expected, "now": now,
 		"month": d.month, "more": int16(len(further) - 1), "source_time": optional(d.sourceTime), "expires_at": optional(d.expiresAt),
-		"dimension": int16(d.dimension), "format": int16(d.format), "digest": d.digest,
+		"space": max(1, d.space), "dimension": int16(d.dimension), "format": int16(d.format), "digest": d.digest,
 		"text": d.text, "vector": d.vector, "metadata": d.metadata, "code": d.code,
 	}).Exec(func(tag pgconn.CommandTag) error {
 		updated = tag.RowsAffected()

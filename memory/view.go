@@ -17,9 +17,30 @@ type probe struct {
 	k     *shred.Keys
 	first memd.Scope // of those that are searched
 	query []float32
-	sel   selection
-	now   time.Time
-	top   *topK // what was found so far, in all scopes
+	space int16 // that the query is in
+	// former is the same query in the space that the tenant is leaving, if it is.
+	former *formerly
+	sel    selection
+	now    time.Time
+	top    *topK // what was found so far, in all scopes
+}
+
+// formerly is a query in a former space.
+type formerly struct {
+	query []float32
+	space int16
+}
+
+// in returns the query in a space, or nil if there is none, and where rows of the space
+// are to be gathered.
+func (p *probe) in(space int16) ([]float32, *topK) {
+	switch {
+	case space == p.space:
+		return p.query, p.top
+	case p.former != nil && space == p.former.space:
+		return p.former.query, p.top.former
+	}
+	return nil, nil
 }
 
 // view is one scope during one search.
@@ -45,11 +66,12 @@ func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe,
 	fillers := make([]*filler, len(views))
 	scanners := make([]*scanner, len(views))
 	within := s.Pool.With
+	moving := t.Former.Number != 0 // between spaces, codes and sketches are of one of them
 	for i, v := range views {
 		v.r = s.residents.get(v.key)
 		at, loaded := v.r.state()
 		switch {
-		case loaded || crowded:
+		case loaded || crowded, moving && at == tierCoded:
 		case at == tierResident:
 			v.r.load.Lock() // a user's scope comes before the shared one: no cycle
 			defer v.r.load.Unlock()
@@ -59,16 +81,16 @@ func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe,
 			}
 		}
 		at, loaded = v.r.state()
-		if at == tierStreamed || !loaded && (crowded || at == tierCoded) {
+		if at == tierStreamed || moving && at == tierCoded || !loaded && (crowded || at == tierCoded) {
 			scopes[i] = asked{ref: v.key.ref}
 			scanners[i] = &scanner{v: v, probe: p, scope: i}
 			sinks[i] = scanners[i]
-			if at == tierStreamed && !t.Sealed {
+			if at == tierStreamed && !t.Sealed && !moving {
 				within = s.withinSnapshot
 			}
 			continue
 		}
-		fillers[i], scopes[i] = s.filler(v.r, v.key.ref, p.k, t.Dimension)
+		fillers[i], scopes[i] = s.filler(v.r, v.key.ref, p.k, t.spaces())
 		defer fillers[i].release()
 		sinks[i] = fillers[i]
 		if fillers[i].coded {
@@ -83,7 +105,7 @@ func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe,
 			}
 		}
 		for i, v := range views {
-			if at, _ := v.r.state(); scanners[i] != nil && at == tierStreamed && !t.Sealed {
+			if at, _ := v.r.state(); scanners[i] != nil && at == tierStreamed && !t.Sealed && !moving {
 				if err := scanners[i].lookUp(ctx, db, t, &scopes[i]); err != nil {
 					return err
 				}
@@ -125,7 +147,7 @@ func (s *Service) refresh(ctx context.Context, t Tenant, views []*view, p probe,
 			rows, bytes := scanners[i].size()
 			to := s.fits(v.r, rows, bytes, t.Dimension)
 			v.r.shrink(from, to)
-			if from == tierStreamed && to == tierStreamed && v.subject != 0 && !t.Sealed {
+			if from == tierStreamed && to == tierStreamed && v.subject != 0 && !t.Sealed && !moving {
 				s.want(ctx, t, v.key, scanners[i].sketched != nil)
 			}
 		case f.coded:
@@ -191,11 +213,11 @@ func (v *view) searchAhead(ctx context.Context, db pg.DB, t Tenant, a asked, f *
 }
 
 // filler is a sink for what the resident does not know yet, and what to ask.
-func (s *Service) filler(r *resident, ref memd.Ref, k *shred.Keys, dim int) (*filler, asked) {
+func (s *Service) filler(r *resident, ref memd.Ref, k *shred.Keys, in spaces) (*filler, asked) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	f := &filler{
-		r: r, k: k, dim: dim, known: r.subject, resets: r.resets, coded: r.tier == tierCoded,
+		r: r, k: k, spaces: in, known: r.subject, resets: r.resets, coded: r.tier == tierCoded,
 		room: s.MaxScopeRows - r.rows(), budget: s.MaxResidentBytes - r.bytes(),
 	}
 	if f.coded {

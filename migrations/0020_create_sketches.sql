@@ -123,7 +123,7 @@ CREATE TRIGGER void_sketches AFTER INSERT ON memd.hides REFERENCING NEW TABLE AS
 CREATE TRIGGER void_sketches AFTER INSERT ON memd.tombstones REFERENCING NEW TABLE AS new_rows
   FOR EACH STATEMENT EXECUTE FUNCTION memd.void_sketches_of_month();
 CREATE TRIGGER void_sketches AFTER UPDATE ON memd.tenants FOR EACH ROW
-  WHEN (NEW.state >= 6 OR NEW.policy->>'index' = 'sealed') EXECUTE FUNCTION memd.void_sketches_of_tenant();
+  WHEN (NEW.state >= 6 OR NEW.policy->>'index' = 'sealed' OR NEW.policy->>'space' IS DISTINCT FROM OLD.policy->>'space') EXECUTE FUNCTION memd.void_sketches_of_tenant();
 
 -- A tenant that allows none has none, whoever asks.
 CREATE VIEW memd.sketched_tenants AS

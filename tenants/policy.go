@@ -83,6 +83,11 @@ type Policy struct {
 	Dimension int
 	// Embedder is one of the Embedder constants.
 	Embedder string
+	// Space numbers what Dimension and Embedder have been, from 1. Former is the one
+	// before, as long as there are rows that are yet to be embedded anew; its Number is
+	// 0 otherwise. SetPolicy decides about both.
+	Space  int
+	Former Space
 	// VectorFormat is that of vectors written from now on.
 	VectorFormat VectorFormat
 	// DestroyDelay is how long a destroyed key version can be restored.
@@ -98,6 +103,13 @@ type Policy struct {
 	// memory holds.
 	Sessions, Memories Retention
 	Quota              Quota
+}
+
+// Space is what vectors can be compared in.
+type Space struct {
+	Number    int
+	Embedder  string
+	Dimension int
 }
 
 // Retention says for how long a class of data is kept.
@@ -133,6 +145,7 @@ func DefaultPolicy() Policy {
 	return Policy{
 		Dimension:      384,
 		Embedder:       EmbedderLexical,
+		Space:          1,
 		VectorFormat:   Float32,
 		DestroyDelay:   MinDestroyDelay,
 		Index:          IndexAuto,
@@ -233,21 +246,34 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// replaces refuses what cannot change. Dimension and embedder decide what every
-// stored vector means; a search that mixes two embedders finds nonsense. The
-// key service fixes the delay with the key.
-func (p Policy) replaces(old Policy) error {
-	const another = "cannot be changed; make another tenant"
-	switch {
-	case p.Dimension != old.Dimension:
-		return invalid("policy.dimension", another)
-	case p.Embedder != old.Embedder:
-		return invalid("policy.embedder", another)
-	case p.DestroyDelay != old.DestroyDelay:
-		return invalid("policy.destroy_delay", another)
+// replaces refuses what cannot change, and has another embedder or dimension be
+// another space: they decide what a vector means, and two of them are never
+// compared. The key service fixes the delay with the key.
+func (p Policy) replaces(old Policy) (Policy, error) {
+	if p.DestroyDelay != old.DestroyDelay {
+		return p, invalid("policy.destroy_delay", "cannot be changed; make another tenant")
 	}
-	return nil
+	if p.Dimension == old.Dimension && p.Embedder == old.Embedder {
+		return p, nil
+	}
+	field := "policy.embedder"
+	if p.Embedder == old.Embedder {
+		field = "policy.dimension"
+	}
+	switch {
+	case p.Embedder == EmbedderNone:
+		return p, invalid(field, "cannot be changed where no embedder could make the vectors anew; make another tenant")
+	case old.Former.Number != 0:
+		return p, invalid(field, "cannot be changed while rows are embedded anew for the last change; wait until that is done")
+	case old.Space >= MaxSpaces:
+		return p, invalid(field, "was changed too often; make another tenant")
+	}
+	p.Former, p.Space = Space{old.Space, old.Embedder, old.Dimension}, old.Space+1
+	return p, nil
 }
+
+// MaxSpaces bounds how often a tenant changes its embedder or dimension.
+const MaxSpaces = 30_000
 
 func invalid(field, problem string) error {
 	return &memd.InvalidError{Field: field, Problem: problem}
@@ -315,6 +341,10 @@ func parse[E ~uint8](names []string, s, field string) (E, error) {
 type stored struct {
 	Dimension        int       `json:"dimension"`
 	Embedder         string    `json:"embedder"`
+	Space            int       `json:"space"`
+	FormerSpace      int       `json:"former_space"`
+	FormerEmbedder   string    `json:"former_embedder"`
+	FormerDimension  int       `json:"former_dimension"`
 	VectorFormat     string    `json:"vector_format"`
 	DestroyDelay     string    `json:"destroy_delay"`
 	Index            string    `json:"index"`
@@ -332,7 +362,7 @@ type stored struct {
 
 func (p Policy) stored() stored {
 	return stored{
-		p.Dimension, p.Embedder, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(), p.LiftFence.String(),
+		p.Dimension, p.Embedder, p.Space, p.Former.Number, p.Former.Embedder, p.Former.Dimension, p.VectorFormat.String(), p.DestroyDelay.String(), p.Index.String(), p.IngestionDelay.String(), p.LiftFence.String(),
 		p.Compaction.String(),
 		p.Sessions.Months, p.Sessions.NotBefore, p.Memories.Months, p.Memories.NotBefore,
 		p.Quota.Rows, p.Quota.Bytes, p.Quota.Calls,
@@ -360,7 +390,7 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 		}
 	}
 	*p = Policy{
-		s.Dimension, s.Embedder, format, destroy, index, ingestion, lift, compaction,
+		s.Dimension, s.Embedder, s.Space, Space{s.FormerSpace, s.FormerEmbedder, s.FormerDimension}, format, destroy, index, ingestion, lift, compaction,
 		Retention{s.SessionMonths, s.SessionNotBefore.UTC()}, Retention{s.MemoryMonths, s.MemoryNotBefore.UTC()},
 		Quota{s.MaxRows, s.MaxBytes, s.MaxCalls},
 	}

@@ -47,7 +47,7 @@ func TestPolicy_JSON(t *testing.T) {
 		DestroyDelay: 30 * 24 * time.Hour, Index: tenants.IndexSealed, IngestionDelay: time.Minute,
 		LiftFence: tenants.LiftAfterSweep, Compaction: tenants.CompactionRewrite, Sessions: tenants.Retention{Months: 2},
 		Memories: tenants.Retention{Months: 12, NotBefore: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)},
-		Quota: tenants.Quota{Rows: 7, Bytes: 1 << 40, Calls: 50},
+		Quota:    tenants.Quota{Rows: 7, Bytes: 1 << 40, Calls: 50},
 	}
 	b, err := json.Marshal(want)
 	if err != nil {

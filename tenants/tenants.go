@@ -117,8 +117,9 @@ const sqlUpdatePolicy = `
 UPDATE memd.tenants SET policy = policy || @policy::jsonb, updated_at = @now WHERE name = @name`
 
 // SetPolicy makes the decisions of c, in a transaction of the caller's. Safe to
-// repeat. Dimension, embedder and destroy delay cannot change; ErrNotFound when
-// there is no such tenant.
+// repeat. Another embedder or dimension has the rows embedded anew, in the background
+// (memory.Reembedder); the destroy delay cannot change. ErrNotFound when there is no
+// such tenant.
 func SetPolicy(ctx context.Context, tx pgx.Tx, now time.Time, name string, c Change) (Tenant, error) {
 	t, err := Get(ctx, tx, name)
 	if err != nil {
@@ -139,7 +140,7 @@ func SetPolicy(ctx context.Context, tx pgx.Tx, now time.Time, name string, c Cha
 	if err := p.Validate(); err != nil {
 		return Tenant{}, err
 	}
-	if err := p.replaces(old); err != nil {
+	if p, err = p.replaces(old); err != nil {
 		return Tenant{}, err
 	}
 	if _, err := tx.Exec(ctx, sqlUpdatePolicy, pg.Args{"name": name, "policy": p, "now": now}); err != nil {

@@ -14,8 +14,8 @@ import (
 // policyFlags are the fields of a tenant's policy. One that is not given keeps
 // its value, or has its default in a new tenant.
 type policyFlags struct {
-	Dimension      int32          `placeholder:"N" help:"Components of a vector, 1 to 4096. Fixed once there are memories."`
-	Embedder       string         `enum:",lexical,openai,none" default:"" placeholder:"NAME" help:"Who makes vectors of texts: lexical (built in; matches spelling, not meaning), openai (the endpoint that the server is configured with) or none. Fixed once there are memories."`
+	Dimension      int32          `placeholder:"N" help:"Components of a vector, 1 to 4096. A change has all memories embedded anew, in the background."`
+	Embedder       string         `enum:",lexical,openai,none" default:"" placeholder:"NAME" help:"Who makes vectors of texts: lexical (built in; matches spelling, not meaning), openai (the endpoint that the server is configured with) or none. A change has all memories embedded anew, in the background; to none there is no change."`
 	VectorFormat   string         `enum:",float32,float16" default:"" placeholder:"FORMAT" help:"How vectors are stored: float32 or float16."`
 	Index          string         `enum:",auto,sealed" default:"" placeholder:"MODE" help:"Whether sketches of vectors may reach the database for very large scopes: auto or sealed (never)."`
 	DestroyDelay   *time.Duration `placeholder:"DURATION" help:"How long a destroyed key version can still be restored by an operator, 24h to 2880h. Fixed when the tenant is created."`

@@ -128,6 +128,9 @@ func printTenant(con *console, x *memdv1.Tenant) error {
 	t.row("changed", formatTime(x.GetUpdatedAt()))
 	t.row("embedder", p.GetEmbedder())
 	t.row("dimension", fmt.Sprint(p.GetDimension()))
+	if r := x.GetReembedding(); r != nil {
+		t.row("embedded anew", reembedded(r))
+	}
 	t.row("vector format", enumName(p.GetVectorFormat(), "VECTOR_FORMAT_", true))
 	t.row("index", enumName(p.GetIndex(), "INDEX_MODE_", true))
 	t.row("destroy delay", p.GetDestroyDelay().AsDuration().String())
@@ -156,6 +159,20 @@ func usedOf(used, quota int64, u *memdv1.Usage) string {
 		return fmt.Sprintf("at most %d", quota)
 	}
 	return fmt.Sprintf("%d of %d, on %s", used, quota, formatTime(u.GetMeasuredAt()))
+}
+
+// reembedded says how far the rows are in a new space.
+func reembedded(r *memdv1.Reembedding) string {
+	said := fmt.Sprintf("%d rows", r.GetDone())
+	if r.GetFinishedAt() == nil {
+		said += fmt.Sprintf(", %d to go; those are found by %s, %d components", r.GetLeft(), r.GetFormerEmbedder(), r.GetFormerDimension())
+	} else {
+		said += ", finished " + formatTime(r.GetFinishedAt())
+	}
+	if r.GetTextless() > 0 {
+		said += fmt.Sprintf("; %d have no text and cannot be", r.GetTextless())
+	}
+	return said
 }
 
 // keptFor says for how long a class is kept.

@@ -55,6 +55,8 @@ type Server struct {
 	Erasure   *erasure.Service
 	Purge     *purge.Caller
 	API       *server.Server
+	// Reembedder works while the server runs.
+	Reembedder *memory.Reembedder
 
 	common   Common
 	auth     *auth.Authenticator
@@ -112,6 +114,7 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Reembedder = &memory.Reembedder{Service: s.Memory, Moving: moving, Moved: s.moved}
 	s.Sessions, err = sessions.New(sessions.Config{Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock})
 	if err != nil {
 		return nil, err
@@ -192,6 +195,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	g.Go(func() error { return s.Keyring.Run(background) })
 	g.Go(func() error { return s.auth.Run(background) })
 	g.Go(func() error { return s.journal.Run(background) })
+	g.Go(func() error { s.Reembedder.Run(background); return nil })
 	// Without one of them the server would go on with keys that nobody drops:
 	// when one ends, all ends.
 	serving, end := context.WithCancel(ctx)

@@ -95,6 +95,7 @@ var byState = map[string]error{
 	"MD012": memd.ErrSourceTimeRequired,
 	"MD013": memd.ErrNotApproved,
 	"MD014": memd.ErrExportNotReady,
+	"MD015": memd.ErrStale,
 	"MD020": memd.ErrNotFound,
 	"MD021": memd.ErrSessionChanged,
 	"MD022": memd.ErrStateFull,

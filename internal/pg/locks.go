@@ -47,6 +47,8 @@ const (
 	LockCompact = lockSpace | 12<<40
 	// LockSketches is held by whoever builds sketches, on the connection that does.
 	LockSketches = lockSpace | 13<<40
+	// LockReembed is held, per tenant, while its rows are embedded anew.
+	LockReembed = lockSpace | 14<<40
 )
 
 // ForTenant is the lock of this purpose for one tenant.

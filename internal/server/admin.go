@@ -15,6 +15,7 @@ import (
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/pg"
+	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/tenants"
 )
 
@@ -82,7 +83,8 @@ func (h *adminHandler) GetTenant(ctx context.Context, req *memdv1.GetTenantReque
 	if err != nil {
 		return nil, err
 	}
-	return &memdv1.GetTenantResponse{Tenant: tenantToProto(t)}, nil
+	shown, err := h.shown(ctx, t)
+	return &memdv1.GetTenantResponse{Tenant: shown}, err
 }
 
 func (h *adminHandler) ListTenants(ctx context.Context, req *memdv1.ListTenantsRequest) (*memdv1.ListTenantsResponse, error) {
@@ -136,7 +138,8 @@ func (h *adminHandler) SetPolicy(ctx context.Context, req *memdv1.SetPolicyReque
 	if err != nil {
 		return nil, err
 	}
-	return &memdv1.SetPolicyResponse{Tenant: tenantToProto(t)}, nil
+	shown, err := h.shown(ctx, t)
+	return &memdv1.SetPolicyResponse{Tenant: shown}, err
 }
 
 func (h *adminHandler) CreateApiKey(ctx context.Context, req *memdv1.CreateApiKeyRequest) (*memdv1.CreateApiKeyResponse, error) {
@@ -263,6 +266,26 @@ func (h *adminHandler) tenant(ctx context.Context, name string) (tenants.Tenant,
 		return err
 	})
 	return t, err
+}
+
+// shown is a tenant with how far its rows are in its space.
+func (h *adminHandler) shown(ctx context.Context, t tenants.Tenant) (*memdv1.Tenant, error) {
+	out := tenantToProto(t)
+	if t.Policy.Space <= 1 {
+		return out, nil
+	}
+	err := h.pool.With(ctx, func(db pg.DB) error {
+		r, ok, err := memory.ReembeddingOf(ctx, db, MemoryTenant(t.No, t.Epoch, t.Policy))
+		if ok {
+			out.Reembedding = &memdv1.Reembedding{
+				StartedAt: timestampToProto(r.StartedAt), FinishedAt: timestampToProto(r.FinishedAt),
+				FormerEmbedder: t.Policy.Former.Embedder, FormerDimension: int32(t.Policy.Former.Dimension),
+				Done: r.Done, Left: r.Left, Textless: r.Textless,
+			}
+		}
+		return err
+	})
+	return out, err
 }
 
 // holder resolves whose keys a request is about, "" being the installation.

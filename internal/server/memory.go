@@ -24,14 +24,22 @@ var _ memdv1connect.MemoryServiceHandler = (*memoryHandler)(nil)
 // tenantOf is the tenant of the call, as authentication found it.
 func tenantOf(ctx context.Context) memory.Tenant {
 	p := admittedOf(ctx)
+	t := MemoryTenant(p.Tenant, p.Epoch, p.Policy)
+	t.Premise = p.premise
+	return t
+}
+
+// MemoryTenant is a tenant as memory wants it.
+func MemoryTenant(no memd.TenantNo, epoch int64, p tenants.Policy) memory.Tenant {
 	return memory.Tenant{
-		No:        p.Tenant,
-		Epoch:     p.Epoch,
-		Dimension: p.Policy.Dimension,
-		Embedder:  p.Policy.Embedder,
-		Format:    memory.VectorFormat(p.Policy.VectorFormat),
-		Sealed:    p.Policy.Index == tenants.IndexSealed,
-		Premise:   p.premise,
+		No:        no,
+		Epoch:     epoch,
+		Dimension: p.Dimension,
+		Embedder:  p.Embedder,
+		Format:    memory.VectorFormat(p.VectorFormat),
+		Space:     int16(p.Space),
+		Former:    memory.Space{Number: int16(p.Former.Number), Dimension: p.Former.Dimension, Embedder: p.Former.Embedder},
+		Sealed:    p.Index == tenants.IndexSealed,
 	}
 }
 

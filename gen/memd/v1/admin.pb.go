@@ -372,12 +372,16 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Components of a vector, 1 to 4,096, with the lexical embedder at least 64; 384
-	// by default. It decides what every stored vector means, so it cannot change.
+	// by default. It decides what every vector means: a change of it, or of the
+	// embedder, has all rows with a text embedded anew, in the background, and
+	// searches answer from old and new vectors until that is done (Tenant.reembedding).
+	// Rows that came as vectors without a text cannot be embedded and are not found
+	// any more then. One change at a time.
 	Dimension int32 `protobuf:"varint,1,opt,name=dimension,proto3" json:"dimension,omitempty"`
 	// Who turns text into vectors: "lexical" (built in: hashed words, no
 	// understanding of meaning; the default), "openai" (the endpoint that the
-	// server is configured with), or "none" (callers bring vectors). It cannot
-	// change.
+	// server is configured with), or "none" (callers bring vectors), to which
+	// nothing can be changed.
 	Embedder string `protobuf:"bytes,2,opt,name=embedder,proto3" json:"embedder,omitempty"`
 	// FLOAT32 by default. A change holds for what is written from then on.
 	VectorFormat VectorFormat `protobuf:"varint,3,opt,name=vector_format,json=vectorFormat,proto3,enum=memd.v1.VectorFormat" json:"vector_format,omitempty"`
@@ -728,7 +732,10 @@ type Tenant struct {
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	// Not set for a tenant that was never measured, for want of a quota.
-	Usage         *Usage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
+	Usage *Usage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
+	// How far the rows are in what dimension and embedder are now. Unset if those never
+	// changed, or nobody has begun yet. Only GetTenant and SetPolicy tell.
+	Reembedding   *Reembedding `protobuf:"bytes,9,opt,name=reembedding,proto3" json:"reembedding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -819,6 +826,110 @@ func (x *Tenant) GetUsage() *Usage {
 	return nil
 }
 
+func (x *Tenant) GetReembedding() *Reembedding {
+	if x != nil {
+		return x.Reembedding
+	}
+	return nil
+}
+
+type Reembedding struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// Unset as long as searches answer from old vectors as well.
+	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	// The embedder and dimension before, until then.
+	FormerEmbedder  string `protobuf:"bytes,3,opt,name=former_embedder,json=formerEmbedder,proto3" json:"former_embedder,omitempty"`
+	FormerDimension int32  `protobuf:"varint,4,opt,name=former_dimension,json=formerDimension,proto3" json:"former_dimension,omitempty"`
+	// Rows that were embedded anew, and those that are yet to be.
+	Done int64 `protobuf:"varint,5,opt,name=done,proto3" json:"done,omitempty"`
+	Left int64 `protobuf:"varint,6,opt,name=left,proto3" json:"left,omitempty"`
+	// Rows that cannot be embedded, because they came as vectors without a text. After
+	// the end they are kept and not found.
+	Textless      int64 `protobuf:"varint,7,opt,name=textless,proto3" json:"textless,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reembedding) Reset() {
+	*x = Reembedding{}
+	mi := &file_memd_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reembedding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reembedding) ProtoMessage() {}
+
+func (x *Reembedding) ProtoReflect() protoreflect.Message {
+	mi := &file_memd_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reembedding.ProtoReflect.Descriptor instead.
+func (*Reembedding) Descriptor() ([]byte, []int) {
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Reembedding) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *Reembedding) GetFinishedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinishedAt
+	}
+	return nil
+}
+
+func (x *Reembedding) GetFormerEmbedder() string {
+	if x != nil {
+		return x.FormerEmbedder
+	}
+	return ""
+}
+
+func (x *Reembedding) GetFormerDimension() int32 {
+	if x != nil {
+		return x.FormerDimension
+	}
+	return 0
+}
+
+func (x *Reembedding) GetDone() int64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *Reembedding) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *Reembedding) GetTextless() int64 {
+	if x != nil {
+		return x.Textless
+	}
+	return 0
+}
+
 type CreateTenantRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 2 to 63 characters: a lower-case letter, then lower-case letters, digits and
@@ -835,7 +946,7 @@ type CreateTenantRequest struct {
 
 func (x *CreateTenantRequest) Reset() {
 	*x = CreateTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[5]
+	mi := &file_memd_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +958,7 @@ func (x *CreateTenantRequest) String() string {
 func (*CreateTenantRequest) ProtoMessage() {}
 
 func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[5]
+	mi := &file_memd_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +971,7 @@ func (x *CreateTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantRequest.ProtoReflect.Descriptor instead.
 func (*CreateTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateTenantRequest) GetName() string {
@@ -904,7 +1015,7 @@ type CreateTenantResponse struct {
 
 func (x *CreateTenantResponse) Reset() {
 	*x = CreateTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[6]
+	mi := &file_memd_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1027,7 @@ func (x *CreateTenantResponse) String() string {
 func (*CreateTenantResponse) ProtoMessage() {}
 
 func (x *CreateTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[6]
+	mi := &file_memd_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1040,7 @@ func (x *CreateTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTenantResponse.ProtoReflect.Descriptor instead.
 func (*CreateTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateTenantResponse) GetTenant() *Tenant {
@@ -962,7 +1073,7 @@ type GetTenantRequest struct {
 
 func (x *GetTenantRequest) Reset() {
 	*x = GetTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[7]
+	mi := &file_memd_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1085,7 @@ func (x *GetTenantRequest) String() string {
 func (*GetTenantRequest) ProtoMessage() {}
 
 func (x *GetTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[7]
+	mi := &file_memd_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1098,7 @@ func (x *GetTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTenantRequest.ProtoReflect.Descriptor instead.
 func (*GetTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetTenantRequest) GetName() string {
@@ -1006,7 +1117,7 @@ type GetTenantResponse struct {
 
 func (x *GetTenantResponse) Reset() {
 	*x = GetTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[8]
+	mi := &file_memd_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1129,7 @@ func (x *GetTenantResponse) String() string {
 func (*GetTenantResponse) ProtoMessage() {}
 
 func (x *GetTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[8]
+	mi := &file_memd_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1142,7 @@ func (x *GetTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTenantResponse.ProtoReflect.Descriptor instead.
 func (*GetTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetTenantResponse) GetTenant() *Tenant {
@@ -1053,7 +1164,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[9]
+	mi := &file_memd_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1176,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[9]
+	mi := &file_memd_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1189,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTenantsRequest) GetPageSize() int32 {
@@ -1106,7 +1217,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	mi := &file_memd_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1229,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[10]
+	mi := &file_memd_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1242,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*Tenant {
@@ -1159,7 +1270,7 @@ type SetPolicyRequest struct {
 
 func (x *SetPolicyRequest) Reset() {
 	*x = SetPolicyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	mi := &file_memd_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1282,7 @@ func (x *SetPolicyRequest) String() string {
 func (*SetPolicyRequest) ProtoMessage() {}
 
 func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[11]
+	mi := &file_memd_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1295,7 @@ func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetPolicyRequest) GetTenant() string {
@@ -1210,7 +1321,7 @@ type SetPolicyResponse struct {
 
 func (x *SetPolicyResponse) Reset() {
 	*x = SetPolicyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	mi := &file_memd_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1333,7 @@ func (x *SetPolicyResponse) String() string {
 func (*SetPolicyResponse) ProtoMessage() {}
 
 func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[12]
+	mi := &file_memd_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1346,7 @@ func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SetPolicyResponse) GetTenant() *Tenant {
@@ -1258,7 +1369,7 @@ type SuspendTenantRequest struct {
 
 func (x *SuspendTenantRequest) Reset() {
 	*x = SuspendTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1381,7 @@ func (x *SuspendTenantRequest) String() string {
 func (*SuspendTenantRequest) ProtoMessage() {}
 
 func (x *SuspendTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[13]
+	mi := &file_memd_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1394,7 @@ func (x *SuspendTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendTenantRequest.ProtoReflect.Descriptor instead.
 func (*SuspendTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SuspendTenantRequest) GetTenant() string {
@@ -1309,7 +1420,7 @@ type SuspendTenantResponse struct {
 
 func (x *SuspendTenantResponse) Reset() {
 	*x = SuspendTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1432,7 @@ func (x *SuspendTenantResponse) String() string {
 func (*SuspendTenantResponse) ProtoMessage() {}
 
 func (x *SuspendTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[14]
+	mi := &file_memd_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1445,7 @@ func (x *SuspendTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendTenantResponse.ProtoReflect.Descriptor instead.
 func (*SuspendTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SuspendTenantResponse) GetTenant() *Tenant {
@@ -1356,7 +1467,7 @@ type ResumeTenantRequest struct {
 
 func (x *ResumeTenantRequest) Reset() {
 	*x = ResumeTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1479,7 @@ func (x *ResumeTenantRequest) String() string {
 func (*ResumeTenantRequest) ProtoMessage() {}
 
 func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[15]
+	mi := &file_memd_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1492,7 @@ func (x *ResumeTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTenantRequest.ProtoReflect.Descriptor instead.
 func (*ResumeTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ResumeTenantRequest) GetTenant() string {
@@ -1407,7 +1518,7 @@ type ResumeTenantResponse struct {
 
 func (x *ResumeTenantResponse) Reset() {
 	*x = ResumeTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1530,7 @@ func (x *ResumeTenantResponse) String() string {
 func (*ResumeTenantResponse) ProtoMessage() {}
 
 func (x *ResumeTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[16]
+	mi := &file_memd_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1543,7 @@ func (x *ResumeTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTenantResponse.ProtoReflect.Descriptor instead.
 func (*ResumeTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResumeTenantResponse) GetTenant() *Tenant {
@@ -1456,7 +1567,7 @@ type MoveTenantRequest struct {
 
 func (x *MoveTenantRequest) Reset() {
 	*x = MoveTenantRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1579,7 @@ func (x *MoveTenantRequest) String() string {
 func (*MoveTenantRequest) ProtoMessage() {}
 
 func (x *MoveTenantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[17]
+	mi := &file_memd_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1592,7 @@ func (x *MoveTenantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTenantRequest.ProtoReflect.Descriptor instead.
 func (*MoveTenantRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MoveTenantRequest) GetTenant() string {
@@ -1514,7 +1625,7 @@ type MoveTenantResponse struct {
 
 func (x *MoveTenantResponse) Reset() {
 	*x = MoveTenantResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1637,7 @@ func (x *MoveTenantResponse) String() string {
 func (*MoveTenantResponse) ProtoMessage() {}
 
 func (x *MoveTenantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[18]
+	mi := &file_memd_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1650,7 @@ func (x *MoveTenantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTenantResponse.ProtoReflect.Descriptor instead.
 func (*MoveTenantResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MoveTenantResponse) GetTenant() *Tenant {
@@ -1559,7 +1670,7 @@ type ListTransitionsRequest struct {
 
 func (x *ListTransitionsRequest) Reset() {
 	*x = ListTransitionsRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[19]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1682,7 @@ func (x *ListTransitionsRequest) String() string {
 func (*ListTransitionsRequest) ProtoMessage() {}
 
 func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[19]
+	mi := &file_memd_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1695,7 @@ func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListTransitionsRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListTransitionsRequest) GetTenant() string {
@@ -1603,7 +1714,7 @@ type ListTransitionsResponse struct {
 
 func (x *ListTransitionsResponse) Reset() {
 	*x = ListTransitionsResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[20]
+	mi := &file_memd_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1726,7 @@ func (x *ListTransitionsResponse) String() string {
 func (*ListTransitionsResponse) ProtoMessage() {}
 
 func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[20]
+	mi := &file_memd_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1739,7 @@ func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListTransitionsResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListTransitionsResponse) GetTransitions() []*TenantTransition {
@@ -1655,7 +1766,7 @@ type TenantTransition struct {
 
 func (x *TenantTransition) Reset() {
 	*x = TenantTransition{}
-	mi := &file_memd_v1_admin_proto_msgTypes[21]
+	mi := &file_memd_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1778,7 @@ func (x *TenantTransition) String() string {
 func (*TenantTransition) ProtoMessage() {}
 
 func (x *TenantTransition) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[21]
+	mi := &file_memd_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1791,7 @@ func (x *TenantTransition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantTransition.ProtoReflect.Descriptor instead.
 func (*TenantTransition) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TenantTransition) GetAt() *timestamppb.Timestamp {
@@ -1740,7 +1851,7 @@ type ApiKey struct {
 
 func (x *ApiKey) Reset() {
 	*x = ApiKey{}
-	mi := &file_memd_v1_admin_proto_msgTypes[22]
+	mi := &file_memd_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1863,7 @@ func (x *ApiKey) String() string {
 func (*ApiKey) ProtoMessage() {}
 
 func (x *ApiKey) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[22]
+	mi := &file_memd_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1876,7 @@ func (x *ApiKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiKey.ProtoReflect.Descriptor instead.
 func (*ApiKey) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ApiKey) GetKeyId() string {
@@ -1838,7 +1949,7 @@ type CreateApiKeyRequest struct {
 
 func (x *CreateApiKeyRequest) Reset() {
 	*x = CreateApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[23]
+	mi := &file_memd_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1961,7 @@ func (x *CreateApiKeyRequest) String() string {
 func (*CreateApiKeyRequest) ProtoMessage() {}
 
 func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[23]
+	mi := &file_memd_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1974,7 @@ func (x *CreateApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CreateApiKeyRequest) GetTenant() string {
@@ -1898,7 +2009,7 @@ type CreateApiKeyResponse struct {
 
 func (x *CreateApiKeyResponse) Reset() {
 	*x = CreateApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[24]
+	mi := &file_memd_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +2021,7 @@ func (x *CreateApiKeyResponse) String() string {
 func (*CreateApiKeyResponse) ProtoMessage() {}
 
 func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[24]
+	mi := &file_memd_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2034,7 @@ func (x *CreateApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CreateApiKeyResponse) GetApiKey() *ApiKey {
@@ -1954,7 +2065,7 @@ type ListApiKeysRequest struct {
 
 func (x *ListApiKeysRequest) Reset() {
 	*x = ListApiKeysRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[25]
+	mi := &file_memd_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2077,7 @@ func (x *ListApiKeysRequest) String() string {
 func (*ListApiKeysRequest) ProtoMessage() {}
 
 func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[25]
+	mi := &file_memd_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2090,7 @@ func (x *ListApiKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListApiKeysRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListApiKeysRequest) GetTenant() string {
@@ -2014,7 +2125,7 @@ type ListApiKeysResponse struct {
 
 func (x *ListApiKeysResponse) Reset() {
 	*x = ListApiKeysResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[26]
+	mi := &file_memd_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2137,7 @@ func (x *ListApiKeysResponse) String() string {
 func (*ListApiKeysResponse) ProtoMessage() {}
 
 func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[26]
+	mi := &file_memd_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2150,7 @@ func (x *ListApiKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApiKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListApiKeysResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListApiKeysResponse) GetApiKeys() []*ApiKey {
@@ -2065,7 +2176,7 @@ type RevokeApiKeyRequest struct {
 
 func (x *RevokeApiKeyRequest) Reset() {
 	*x = RevokeApiKeyRequest{}
-	mi := &file_memd_v1_admin_proto_msgTypes[27]
+	mi := &file_memd_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2188,7 @@ func (x *RevokeApiKeyRequest) String() string {
 func (*RevokeApiKeyRequest) ProtoMessage() {}
 
 func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[27]
+	mi := &file_memd_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2201,7 @@ func (x *RevokeApiKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyRequest.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyRequest) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RevokeApiKeyRequest) GetKeyId() string {
@@ -2109,7 +2220,7 @@ type RevokeApiKeyResponse struct {
 
 func (x *RevokeApiKeyResponse) Reset() {
 	*x = RevokeApiKeyResponse{}
-	mi := &file_memd_v1_admin_proto_msgTypes[28]
+	mi := &file_memd_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2232,7 @@ func (x *RevokeApiKeyResponse) String() string {
 func (*RevokeApiKeyResponse) ProtoMessage() {}
 
 func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_memd_v1_admin_proto_msgTypes[28]
+	mi := &file_memd_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2245,7 @@ func (x *RevokeApiKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeApiKeyResponse.ProtoReflect.Descriptor instead.
 func (*RevokeApiKeyResponse) Descriptor() ([]byte, []int) {
-	return file_memd_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_memd_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RevokeApiKeyResponse) GetApiKey() *ApiKey {
@@ -2183,7 +2294,7 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"\xbaH\a\x1a\x05\x18\xb0\t(\x00H\x00R\x06months\x88\x01\x01\x129\n" +
 	"\n" +
 	"not_before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBeforeB\t\n" +
-	"\a_months\"\xcd\x02\n" +
+	"\a_months\"\x85\x03\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fdisplay_name\x18\x02 \x01(\tR\vdisplayName\x12*\n" +
@@ -2194,7 +2305,18 @@ const file_memd_v1_admin_proto_rawDesc = "" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
 	"updated_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12$\n" +
-	"\x05usage\x18\b \x01(\v2\x0e.memd.v1.UsageR\x05usage\"\xff\x01\n" +
+	"\x05usage\x18\b \x01(\v2\x0e.memd.v1.UsageR\x05usage\x126\n" +
+	"\vreembedding\x18\t \x01(\v2\x14.memd.v1.ReembeddingR\vreembedding\"\x9d\x02\n" +
+	"\vReembedding\x129\n" +
+	"\n" +
+	"started_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12;\n" +
+	"\vfinished_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"finishedAt\x12'\n" +
+	"\x0fformer_embedder\x18\x03 \x01(\tR\x0eformerEmbedder\x12)\n" +
+	"\x10former_dimension\x18\x04 \x01(\x05R\x0fformerDimension\x12\x12\n" +
+	"\x04done\x18\x05 \x01(\x03R\x04done\x12\x12\n" +
+	"\x04left\x18\x06 \x01(\x03R\x04left\x12\x1a\n" +
+	"\btextless\x18\a \x01(\x03R\btextless\"\xff\x01\n" +
 	"\x13CreateTenantRequest\x121\n" +
 	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{1,62}$R\x04name\x12@\n" +
 	"\fdisplay_name\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18(\x80\x022\x13^[^\\x00-\\x1f\\x7f]*$R\vdisplayName\x12'\n" +
@@ -2340,7 +2462,7 @@ func file_memd_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_memd_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_memd_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_memd_v1_admin_proto_goTypes = []any{
 	(TenantState)(0),                // 0: memd.v1.TenantState
 	(VectorFormat)(0),               // 1: memd.v1.VectorFormat
@@ -2353,101 +2475,105 @@ var file_memd_v1_admin_proto_goTypes = []any{
 	(*Usage)(nil),                   // 8: memd.v1.Usage
 	(*Retention)(nil),               // 9: memd.v1.Retention
 	(*Tenant)(nil),                  // 10: memd.v1.Tenant
-	(*CreateTenantRequest)(nil),     // 11: memd.v1.CreateTenantRequest
-	(*CreateTenantResponse)(nil),    // 12: memd.v1.CreateTenantResponse
-	(*GetTenantRequest)(nil),        // 13: memd.v1.GetTenantRequest
-	(*GetTenantResponse)(nil),       // 14: memd.v1.GetTenantResponse
-	(*ListTenantsRequest)(nil),      // 15: memd.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),     // 16: memd.v1.ListTenantsResponse
-	(*SetPolicyRequest)(nil),        // 17: memd.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),       // 18: memd.v1.SetPolicyResponse
-	(*SuspendTenantRequest)(nil),    // 19: memd.v1.SuspendTenantRequest
-	(*SuspendTenantResponse)(nil),   // 20: memd.v1.SuspendTenantResponse
-	(*ResumeTenantRequest)(nil),     // 21: memd.v1.ResumeTenantRequest
-	(*ResumeTenantResponse)(nil),    // 22: memd.v1.ResumeTenantResponse
-	(*MoveTenantRequest)(nil),       // 23: memd.v1.MoveTenantRequest
-	(*MoveTenantResponse)(nil),      // 24: memd.v1.MoveTenantResponse
-	(*ListTransitionsRequest)(nil),  // 25: memd.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil), // 26: memd.v1.ListTransitionsResponse
-	(*TenantTransition)(nil),        // 27: memd.v1.TenantTransition
-	(*ApiKey)(nil),                  // 28: memd.v1.ApiKey
-	(*CreateApiKeyRequest)(nil),     // 29: memd.v1.CreateApiKeyRequest
-	(*CreateApiKeyResponse)(nil),    // 30: memd.v1.CreateApiKeyResponse
-	(*ListApiKeysRequest)(nil),      // 31: memd.v1.ListApiKeysRequest
-	(*ListApiKeysResponse)(nil),     // 32: memd.v1.ListApiKeysResponse
-	(*RevokeApiKeyRequest)(nil),     // 33: memd.v1.RevokeApiKeyRequest
-	(*RevokeApiKeyResponse)(nil),    // 34: memd.v1.RevokeApiKeyResponse
-	(*durationpb.Duration)(nil),     // 35: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 36: google.protobuf.Timestamp
+	(*Reembedding)(nil),             // 11: memd.v1.Reembedding
+	(*CreateTenantRequest)(nil),     // 12: memd.v1.CreateTenantRequest
+	(*CreateTenantResponse)(nil),    // 13: memd.v1.CreateTenantResponse
+	(*GetTenantRequest)(nil),        // 14: memd.v1.GetTenantRequest
+	(*GetTenantResponse)(nil),       // 15: memd.v1.GetTenantResponse
+	(*ListTenantsRequest)(nil),      // 16: memd.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),     // 17: memd.v1.ListTenantsResponse
+	(*SetPolicyRequest)(nil),        // 18: memd.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),       // 19: memd.v1.SetPolicyResponse
+	(*SuspendTenantRequest)(nil),    // 20: memd.v1.SuspendTenantRequest
+	(*SuspendTenantResponse)(nil),   // 21: memd.v1.SuspendTenantResponse
+	(*ResumeTenantRequest)(nil),     // 22: memd.v1.ResumeTenantRequest
+	(*ResumeTenantResponse)(nil),    // 23: memd.v1.ResumeTenantResponse
+	(*MoveTenantRequest)(nil),       // 24: memd.v1.MoveTenantRequest
+	(*MoveTenantResponse)(nil),      // 25: memd.v1.MoveTenantResponse
+	(*ListTransitionsRequest)(nil),  // 26: memd.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil), // 27: memd.v1.ListTransitionsResponse
+	(*TenantTransition)(nil),        // 28: memd.v1.TenantTransition
+	(*ApiKey)(nil),                  // 29: memd.v1.ApiKey
+	(*CreateApiKeyRequest)(nil),     // 30: memd.v1.CreateApiKeyRequest
+	(*CreateApiKeyResponse)(nil),    // 31: memd.v1.CreateApiKeyResponse
+	(*ListApiKeysRequest)(nil),      // 32: memd.v1.ListApiKeysRequest
+	(*ListApiKeysResponse)(nil),     // 33: memd.v1.ListApiKeysResponse
+	(*RevokeApiKeyRequest)(nil),     // 34: memd.v1.RevokeApiKeyRequest
+	(*RevokeApiKeyResponse)(nil),    // 35: memd.v1.RevokeApiKeyResponse
+	(*durationpb.Duration)(nil),     // 36: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 37: google.protobuf.Timestamp
 }
 var file_memd_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: memd.v1.Policy.vector_format:type_name -> memd.v1.VectorFormat
-	35, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
+	36, // 1: memd.v1.Policy.destroy_delay:type_name -> google.protobuf.Duration
 	2,  // 2: memd.v1.Policy.index:type_name -> memd.v1.IndexMode
-	35, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
+	36, // 3: memd.v1.Policy.ingestion_delay:type_name -> google.protobuf.Duration
 	3,  // 4: memd.v1.Policy.lift_fence:type_name -> memd.v1.LiftFence
 	9,  // 5: memd.v1.Policy.session_retention:type_name -> memd.v1.Retention
 	9,  // 6: memd.v1.Policy.memory_retention:type_name -> memd.v1.Retention
 	4,  // 7: memd.v1.Policy.compaction:type_name -> memd.v1.CompactionMode
 	7,  // 8: memd.v1.Policy.quota:type_name -> memd.v1.Quota
-	36, // 9: memd.v1.Usage.measured_at:type_name -> google.protobuf.Timestamp
-	36, // 10: memd.v1.Retention.not_before:type_name -> google.protobuf.Timestamp
+	37, // 9: memd.v1.Usage.measured_at:type_name -> google.protobuf.Timestamp
+	37, // 10: memd.v1.Retention.not_before:type_name -> google.protobuf.Timestamp
 	0,  // 11: memd.v1.Tenant.state:type_name -> memd.v1.TenantState
 	6,  // 12: memd.v1.Tenant.policy:type_name -> memd.v1.Policy
-	36, // 13: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
-	36, // 14: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
+	37, // 13: memd.v1.Tenant.created_at:type_name -> google.protobuf.Timestamp
+	37, // 14: memd.v1.Tenant.updated_at:type_name -> google.protobuf.Timestamp
 	8,  // 15: memd.v1.Tenant.usage:type_name -> memd.v1.Usage
-	6,  // 16: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
-	5,  // 17: memd.v1.CreateTenantRequest.first_key_roles:type_name -> memd.v1.Role
-	10, // 18: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
-	28, // 19: memd.v1.CreateTenantResponse.first_key:type_name -> memd.v1.ApiKey
-	10, // 20: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
-	10, // 21: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
-	6,  // 22: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
-	10, // 23: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
-	10, // 24: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
-	10, // 25: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
-	0,  // 26: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
-	10, // 27: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
-	27, // 28: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
-	36, // 29: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
-	0,  // 30: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
-	0,  // 31: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
-	5,  // 32: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
-	36, // 33: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
-	36, // 34: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
-	36, // 35: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
-	5,  // 36: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
-	28, // 37: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	28, // 38: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
-	28, // 39: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
-	11, // 40: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
-	13, // 41: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
-	15, // 42: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
-	17, // 43: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
-	19, // 44: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
-	21, // 45: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
-	23, // 46: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
-	25, // 47: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
-	29, // 48: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
-	31, // 49: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
-	33, // 50: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
-	12, // 51: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
-	14, // 52: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
-	16, // 53: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
-	18, // 54: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
-	20, // 55: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
-	22, // 56: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
-	24, // 57: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
-	26, // 58: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
-	30, // 59: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
-	32, // 60: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
-	34, // 61: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
-	51, // [51:62] is the sub-list for method output_type
-	40, // [40:51] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	11, // 16: memd.v1.Tenant.reembedding:type_name -> memd.v1.Reembedding
+	37, // 17: memd.v1.Reembedding.started_at:type_name -> google.protobuf.Timestamp
+	37, // 18: memd.v1.Reembedding.finished_at:type_name -> google.protobuf.Timestamp
+	6,  // 19: memd.v1.CreateTenantRequest.policy:type_name -> memd.v1.Policy
+	5,  // 20: memd.v1.CreateTenantRequest.first_key_roles:type_name -> memd.v1.Role
+	10, // 21: memd.v1.CreateTenantResponse.tenant:type_name -> memd.v1.Tenant
+	29, // 22: memd.v1.CreateTenantResponse.first_key:type_name -> memd.v1.ApiKey
+	10, // 23: memd.v1.GetTenantResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 24: memd.v1.ListTenantsResponse.tenants:type_name -> memd.v1.Tenant
+	6,  // 25: memd.v1.SetPolicyRequest.policy:type_name -> memd.v1.Policy
+	10, // 26: memd.v1.SetPolicyResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 27: memd.v1.SuspendTenantResponse.tenant:type_name -> memd.v1.Tenant
+	10, // 28: memd.v1.ResumeTenantResponse.tenant:type_name -> memd.v1.Tenant
+	0,  // 29: memd.v1.MoveTenantRequest.state:type_name -> memd.v1.TenantState
+	10, // 30: memd.v1.MoveTenantResponse.tenant:type_name -> memd.v1.Tenant
+	28, // 31: memd.v1.ListTransitionsResponse.transitions:type_name -> memd.v1.TenantTransition
+	37, // 32: memd.v1.TenantTransition.at:type_name -> google.protobuf.Timestamp
+	0,  // 33: memd.v1.TenantTransition.from:type_name -> memd.v1.TenantState
+	0,  // 34: memd.v1.TenantTransition.to:type_name -> memd.v1.TenantState
+	5,  // 35: memd.v1.ApiKey.roles:type_name -> memd.v1.Role
+	37, // 36: memd.v1.ApiKey.created_at:type_name -> google.protobuf.Timestamp
+	37, // 37: memd.v1.ApiKey.last_used_at:type_name -> google.protobuf.Timestamp
+	37, // 38: memd.v1.ApiKey.revoked_at:type_name -> google.protobuf.Timestamp
+	5,  // 39: memd.v1.CreateApiKeyRequest.roles:type_name -> memd.v1.Role
+	29, // 40: memd.v1.CreateApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	29, // 41: memd.v1.ListApiKeysResponse.api_keys:type_name -> memd.v1.ApiKey
+	29, // 42: memd.v1.RevokeApiKeyResponse.api_key:type_name -> memd.v1.ApiKey
+	12, // 43: memd.v1.AdminService.CreateTenant:input_type -> memd.v1.CreateTenantRequest
+	14, // 44: memd.v1.AdminService.GetTenant:input_type -> memd.v1.GetTenantRequest
+	16, // 45: memd.v1.AdminService.ListTenants:input_type -> memd.v1.ListTenantsRequest
+	18, // 46: memd.v1.AdminService.SetPolicy:input_type -> memd.v1.SetPolicyRequest
+	20, // 47: memd.v1.AdminService.SuspendTenant:input_type -> memd.v1.SuspendTenantRequest
+	22, // 48: memd.v1.AdminService.ResumeTenant:input_type -> memd.v1.ResumeTenantRequest
+	24, // 49: memd.v1.AdminService.MoveTenant:input_type -> memd.v1.MoveTenantRequest
+	26, // 50: memd.v1.AdminService.ListTransitions:input_type -> memd.v1.ListTransitionsRequest
+	30, // 51: memd.v1.AdminService.CreateApiKey:input_type -> memd.v1.CreateApiKeyRequest
+	32, // 52: memd.v1.AdminService.ListApiKeys:input_type -> memd.v1.ListApiKeysRequest
+	34, // 53: memd.v1.AdminService.RevokeApiKey:input_type -> memd.v1.RevokeApiKeyRequest
+	13, // 54: memd.v1.AdminService.CreateTenant:output_type -> memd.v1.CreateTenantResponse
+	15, // 55: memd.v1.AdminService.GetTenant:output_type -> memd.v1.GetTenantResponse
+	17, // 56: memd.v1.AdminService.ListTenants:output_type -> memd.v1.ListTenantsResponse
+	19, // 57: memd.v1.AdminService.SetPolicy:output_type -> memd.v1.SetPolicyResponse
+	21, // 58: memd.v1.AdminService.SuspendTenant:output_type -> memd.v1.SuspendTenantResponse
+	23, // 59: memd.v1.AdminService.ResumeTenant:output_type -> memd.v1.ResumeTenantResponse
+	25, // 60: memd.v1.AdminService.MoveTenant:output_type -> memd.v1.MoveTenantResponse
+	27, // 61: memd.v1.AdminService.ListTransitions:output_type -> memd.v1.ListTransitionsResponse
+	31, // 62: memd.v1.AdminService.CreateApiKey:output_type -> memd.v1.CreateApiKeyResponse
+	33, // 63: memd.v1.AdminService.ListApiKeys:output_type -> memd.v1.ListApiKeysResponse
+	35, // 64: memd.v1.AdminService.RevokeApiKey:output_type -> memd.v1.RevokeApiKeyResponse
+	54, // [54:65] is the sub-list for method output_type
+	43, // [43:54] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_memd_v1_admin_proto_init() }
@@ -2463,7 +2589,7 @@ func file_memd_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_memd_v1_admin_proto_rawDesc), len(file_memd_v1_admin_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
