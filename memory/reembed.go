@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,13 +30,14 @@ type Reembedder struct {
 	// has left the former. Required.
 	Moving func(ctx context.Context, db pg.DB) ([]Tenant, error)
 	Moved  func(ctx context.Context, tx pgx.Tx, t Tenant) error
+	// Interval is how often it looks for tenants: 5 s if it is zero.
+	Interval time.Duration
 	// OnBatch, if set, is called before a batch is written.
 	OnBatch func()
 }
 
 const (
-	// ReembedInterval is how often a Reembedder looks for tenants.
-	ReembedInterval = 5 * time.Second
+	reembedInterval = 5 * time.Second
 	// reembedBatch is how many rows are embedded in one call and written in one
 	// transaction.
 	reembedBatch = 64
@@ -46,7 +48,7 @@ const (
 
 // Run works until ctx ends.
 func (r *Reembedder) Run(ctx context.Context) {
-	tick := time.NewTicker(ReembedInterval)
+	tick := time.NewTicker(cmp.Or(r.Interval, reembedInterval))
 	defer tick.Stop()
 	for {
 		if err := r.Round(ctx); err != nil && ctx.Err() == nil {
@@ -368,4 +370,3 @@ func ReembeddingOf(ctx context.Context, db pg.DB, t Tenant) (out Reembedding, ok
 	out.StartedAt, out.FinishedAt = out.StartedAt.UTC(), timeOf(finished)
 	return out, true, nil
 }
-

@@ -44,6 +44,7 @@ func TestPolicy_Validate(t *testing.T) {
 func TestPolicy_JSON(t *testing.T) {
 	want := tenants.Policy{
 		Dimension: 1536, Embedder: tenants.EmbedderOpenAI, VectorFormat: tenants.Float16,
+		Space: 3, Former: tenants.Space{Number: 2, Embedder: tenants.EmbedderLexical, Dimension: 64},
 		DestroyDelay: 30 * 24 * time.Hour, Index: tenants.IndexSealed, IngestionDelay: time.Minute,
 		LiftFence: tenants.LiftAfterSweep, Compaction: tenants.CompactionRewrite, Sessions: tenants.Retention{Months: 2},
 		Memories: tenants.Retention{Months: 12, NotBefore: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)},
@@ -54,7 +55,7 @@ func TestPolicy_JSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The stored form is a contract with older and newer releases.
-	const stored = `{"dimension":1536,"embedder":"openai","vector_format":"float16","destroy_delay":"720h0m0s","index":"sealed","ingestion_delay":"1m0s","lift_fence":"after_sweep","compaction":"rewrite",` +
+	const stored = `{"dimension":1536,"embedder":"openai","space":3,"former_space":2,"former_embedder":"lexical","former_dimension":64,"vector_format":"float16","destroy_delay":"720h0m0s","index":"sealed","ingestion_delay":"1m0s","lift_fence":"after_sweep","compaction":"rewrite",` +
 		`"session_months":2,"session_not_before":"0001-01-01T00:00:00Z","memory_months":12,"memory_not_before":"2027-01-01T00:00:00Z","max_rows":7,"max_bytes":1099511627776,"max_calls":50}`
 	if string(b) != stored {
 		t.Errorf("stored as %s", b)

@@ -214,6 +214,24 @@ func TestSetPolicy(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
+	// Another dimension is another space, and the one before is there until it was left.
+	moved, err := set("acme", tenants.Change{Dimension: new(512)})
+	if p := moved.Policy; err != nil || p.Space != 2 || p.Former != (tenants.Space{Number: 1, Embedder: want.Policy.Embedder, Dimension: want.Policy.Dimension}) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	var invalid *memd.InvalidError
+	if _, err := set("acme", tenants.Change{Dimension: new(600)}); !errors.As(err, &invalid) || invalid.Field != "policy.dimension" {
+		t.Errorf("a change before the last one is done: %v", err)
+	}
+	for _, space := range []int{1, 2} {
+		err := b.app.InTx(t.Context(), func(tx pgx.Tx) error { return tenants.Moved(t.Context(), tx, start, acme.No, space) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if moved, err = set("acme", tenants.Change{}); err != nil || (moved.Policy.Former == tenants.Space{}) != (space == 2) {
+			t.Errorf("after leaving for %d: %+v, %v", space, moved.Policy, err)
+		}
+	}
 	if _, err := set("nobody", tenants.Change{}); !errors.Is(err, memd.ErrNotFound) {
 		t.Errorf("of nobody: %v", err)
 	}

@@ -165,7 +165,7 @@ func (s *Stack) Deaf() *node.Server {
 // ServerWith is Server with a changed configuration.
 func (s *Stack) ServerWith(adjust func(*node.ServerConfig)) (*node.Server, string) {
 	s.t.Helper()
-	c := node.ServerConfig{Common: s.common(node.AppRole, kmsemu.App), ServeMetrics: true}
+	c := node.ServerConfig{Common: s.common(node.AppRole, kmsemu.App), ServeMetrics: true, ReembedInterval: time.Hour}
 	adjust(&c)
 	srv, err := node.OpenServer(s.t.Context(), c)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -36,6 +37,8 @@ type ServerConfig struct {
 	MaxResidentBytes int64
 	MaxScopeRows     int
 	MaxCodedRows     int
+	// ReembedInterval is memory.Reembedder's.
+	ReembedInterval time.Duration
 	// MaxArtifactBytes bounds one version of an artifact; zero means
 	// artifacts.DefaultMaxBytes.
 	MaxArtifactBytes int64
@@ -114,7 +117,7 @@ func OpenServer(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Reembedder = &memory.Reembedder{Service: s.Memory, Moving: moving, Moved: s.moved}
+	s.Reembedder = &memory.Reembedder{Service: s.Memory, Moving: moving, Moved: s.moved, Interval: c.ReembedInterval}
 	s.Sessions, err = sessions.New(sessions.Config{Pool: s.Pool, Keyring: s.Keyring, Directory: s.Directory, Clock: c.Clock})
 	if err != nil {
 		return nil, err

@@ -83,9 +83,18 @@ func TestAdmin_FromNothingToAFirstMemory(t *testing.T) {
 	if diff := cmp.Diff(want.GetPolicy(), changed.GetTenant().GetPolicy(), protocmp.Transform()); diff != "" || err != nil {
 		t.Errorf("policy: %v %s", err, diff)
 	}
-	_, err = admin.SetPolicy(t.Context(), &memdv1.SetPolicyRequest{Tenant: "acme", Policy: &memdv1.Policy{Dimension: 129}})
-	if got := answerOf(t, err); got != (answer{connect.CodeInvalidArgument, "INVALID", "policy.dimension cannot be changed; make another tenant"}) {
-		t.Error(got)
+	changed, err = admin.SetPolicy(t.Context(), &memdv1.SetPolicyRequest{Tenant: "acme", Policy: &memdv1.Policy{Dimension: 129}})
+	if err != nil || changed.GetTenant().GetPolicy().GetDimension() != 129 {
+		t.Errorf("changed to %v, %v", changed.GetTenant().GetPolicy(), err)
+	}
+	for problem, p := range map[string]*memdv1.Policy{
+		"policy.dimension cannot be changed while rows are embedded anew for the last change; wait until that is done": {Dimension: 130},
+		"policy.embedder cannot be changed where no embedder could make the vectors anew; make another tenant":         {Embedder: "none"},
+	} {
+		_, err = admin.SetPolicy(t.Context(), &memdv1.SetPolicyRequest{Tenant: "acme", Policy: p})
+		if got := answerOf(t, err); got != (answer{connect.CodeInvalidArgument, "INVALID", problem}) {
+			t.Error(got)
+		}
 	}
 }
 
