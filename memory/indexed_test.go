@@ -91,7 +91,7 @@ func TestService_Search_indexed(t *testing.T) {
 	b := setup(t, wide)
 	m, s := b.indexed(), b.sketcher()
 	r := rand.New(rand.NewPCG(1, 2))
-	all := b.crowd(r, 5)
+	all := b.crowd(r, 3)
 	q := memory.Query{Scope: user("ada"), Vector: all[0].Vector, TopK: 1}
 	b.search(m, q) // finds that there is no room, and then asks
 	b.search(m, q)
@@ -105,7 +105,7 @@ func TestService_Search_indexed(t *testing.T) {
 		{From: day(2025, 1, 9), To: day(2025, 1, 11)},
 	} {
 		found, wanted := 0, 0
-		for range 5 {
+		for range 4 {
 			q := memory.Query{Scope: user("ada"), Vector: random(r, 64), TopK: 10, Filter: f}
 			hits := b.search(m, q).Hits
 			want := oracle(all, q, b.clock.Now())

@@ -168,13 +168,24 @@ func TestReembedder(t *testing.T) {
 // vectors: nothing of them comes back, and their neighbours are embedded all the same.
 func TestReembedder_forgottenMeanwhile(t *testing.T) {
 	b := setup(t, lexical)
+	var first memory.Added
 	for i := range 4 {
-		b.addOne(memory.Row{Scope: user("ada"), SessionID: "s1", Kind: memory.KindRaw, Text: spoken(i)})
+		first = b.addOne(memory.Row{Scope: user("ada"), SessionID: "s1", Kind: memory.KindRaw, Text: spoken(i)})
 		b.addOne(memory.Row{Scope: user("bob"), SessionID: "s1", Kind: memory.KindRaw, Text: spoken(10 + i)})
 	}
 	row := memory.Row{Scope: shared(), Kind: memory.KindRaw, Text: spoken(20), Contributor: &memory.Contributor{UserID: "ada", SessionID: "s1"}}
 	b.addOne(row)
 	b.change(tenants.Change{Dimension: new(128)})
+	// A fence, of which the guard tells only who writes: the others are written alone.
+	b.srv.Reembedder.OnBatch = func() {
+		b.sql(`INSERT INTO memd.fences SELECT s.tenant_no, s.user_ref, 2, now(), gen_random_uuid(), now() FROM memd.subjects s
+			JOIN memd.memories m ON m.tenant_no = s.tenant_no AND m.owner_no = s.subject_no AND m.memory_id = '` + first.ID.String() + `' RETURNING 1`)
+	}
+	b.reembed()
+	if r := b.reembedding(); r.Done != 4 || r.Left != 5 {
+		t.Errorf("behind a fence: %+v", r)
+	}
+	b.sql(`DELETE FROM memd.fences RETURNING 1`)
 	b.srv.Reembedder.OnBatch = func() {
 		b.srv.Reembedder.OnBatch = nil
 		b.ForgetUser(b.srv, b.tenant, "app", "ada")
