@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -16,6 +13,7 @@ import (
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/kmsemu"
+	"forgettable.dev/memd/shred/ledger"
 )
 
 // tables is what a dump of a tenant holds, taken at one time.
@@ -130,16 +128,21 @@ func (w *world) everyTree(copies ...tables) [][]byte {
 	for _, c := range copies {
 		all = append(all, c.trees...)
 	}
-	err := filepath.WalkDir(w.Ledger, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.Contains(path, fmt.Sprintf("/trees/%s/", copies[0].tenant)) {
-			return err
-		}
-		sealed, err := os.ReadFile(path)
-		all = append(all, sealed)
-		return err
-	})
+	folder, err := ledger.OpenFolder(w.Ledger)
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	defer func() { _ = folder.Close() }()
+	names, err := folder.List(w.t.Context(), fmt.Sprintf("trees/%s/", copies[0].tenant))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, name := range names {
+		sealed, err := folder.Get(w.t.Context(), name)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, sealed)
 	}
 	return all
 }

@@ -14,6 +14,7 @@ import (
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/journal"
+	"forgettable.dev/memd/shred/ledger"
 )
 
 // One location that was lost is told, closes nothing, and is mirrored.
@@ -44,8 +45,8 @@ func TestRepair_OneLocationLost(t *testing.T) {
 	w.whole()
 }
 
-// A record that is damaged in one location is told with the location, and the
-// others' is what the chain is followed by.
+// Whatever is damaged in one location is told with the location, be it a record, a
+// key tree or a receipt, and the others' is what the chain is followed by.
 func TestVerify_NamesTheDamaged(t *testing.T) {
 	w := newWorld(t)
 	j := w.journal("memd_app")
@@ -55,18 +56,31 @@ func TestVerify_NamesTheDamaged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	file := filepath.Join(w.dirs[0], filepath.FromSlash(journal.RecordName(1)))
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	names := []string{journal.RecordName(1), "receipts/1/0000000000000000", "trees/1/00000000000000000001"}
+	for _, name := range names[1:] {
+		if err := ledger.Mirror(w.ledgers).Put(t.Context(), name, []byte("sealed")); err != nil {
+			t.Fatal(err)
+		}
 	}
-	data[len(data)/2] ^= 1
-	if err := errors.Join(os.Remove(file), os.WriteFile(file, data, 0o600)); err != nil {
-		t.Fatal(err)
+	for _, name := range names {
+		file := filepath.Join(w.dirs[0], filepath.FromSlash(name))
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data[len(data)-1] ^= 1
+		if err := errors.Join(os.Remove(file), os.WriteFile(file, data, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	in, err := journal.Verify(t.Context(), w.ledgers)
-	if err != nil || len(in.Problems) != 1 || !strings.HasPrefix(in.Problems[0], "ledger 1: "+journal.RecordName(1)+":") || in.Last != 2 {
-		t.Errorf("%+v, %v", in, err)
+	if err != nil || len(in.Problems) != len(names) || in.Last != 2 {
+		t.Fatalf("%+v, %v", in, err)
+	}
+	for i, name := range names {
+		if !strings.HasPrefix(in.Problems[i], "ledger 1: "+name+":") {
+			t.Errorf("%s is not told: %s", name, in.Problems[i])
+		}
 	}
 }
 

@@ -117,14 +117,20 @@ func (j *Journal) everywhere(ctx context.Context, name string, data []byte) erro
 // first returns what the first ledger that has the name holds. memd.ErrNotFound
 // means that all were asked.
 func first(ctx context.Context, ledgers []ledger.Ledger, name string) ([]byte, error) {
+	var damaged []error
 	for i, l := range ledgers {
 		data, err := l.Get(ctx, name)
-		if err == nil {
+		switch {
+		case err == nil:
 			return data, nil
-		}
-		if !errors.Is(err, memd.ErrNotFound) {
+		case errors.Is(err, memd.ErrCorrupt):
+			damaged = append(damaged, fmt.Errorf("ledger %d: %w", i+1, err))
+		case !errors.Is(err, memd.ErrNotFound):
 			return nil, fmt.Errorf("ledger %d: %w", i+1, err)
 		}
+	}
+	if len(damaged) > 0 {
+		return nil, errors.Join(damaged...)
 	}
 	return nil, fmt.Errorf("every ledger: %w", memd.ErrNotFound)
 }

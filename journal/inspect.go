@@ -57,13 +57,16 @@ func Verify(ctx context.Context, ledgers []ledger.Ledger) (Inspection, error) {
 				continue
 			}
 			data, err := l.Get(ctx, name)
-			if err != nil {
+			if err != nil && !errors.Is(err, memd.ErrCorrupt) {
 				return in, fmt.Errorf("ledger %d: reading %s: %w", i+1, name, err)
 			}
 			in.Locations[i].count(name)
+			if err == nil {
+				err = damaged(name, data)
+			}
 			switch {
-			case damaged(name, data) != nil:
-				in.problem("ledger %d: %s: %v", i+1, name, damaged(name, data))
+			case err != nil:
+				in.problem("ledger %d: %s: %v", i+1, name, err)
 			case reference == nil:
 				reference, from = data, i
 			case !bytes.Equal(reference, data):
@@ -77,8 +80,7 @@ func Verify(ctx context.Context, ledgers []ledger.Ledger) (Inspection, error) {
 	return in, nil
 }
 
-// damaged says what is wrong with a record that cannot be read. What else a
-// ledger holds is authenticated by whoever opens it.
+// damaged says what is wrong with a record that is whole and cannot be read.
 func damaged(name string, data []byte) error {
 	if !strings.HasPrefix(name, RecordPrefix) {
 		return nil

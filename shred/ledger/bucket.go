@@ -67,13 +67,14 @@ func (b *Bucket) Put(ctx context.Context, name string, data []byte) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	err := b.bucket.WriteAll(ctx, name, data, &blob.WriterOptions{
+	stored := stamp(name, data)
+	err := b.bucket.WriteAll(ctx, name, stored, &blob.WriterOptions{
 		IfNotExist:                  true,
 		ContentType:                 "application/octet-stream",
 		DisableContentTypeDetection: true,
 		// One request for the whole object: the condition of an upload in parts is
 		// checked at its end at best.
-		BufferSize: max(minUploadBuffer, len(data)+1),
+		BufferSize: max(minUploadBuffer, len(stored)+1),
 	})
 	return b.classify("writing to the ledger", err)
 }
@@ -83,11 +84,11 @@ func (b *Bucket) Get(ctx context.Context, name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	data, err := b.bucket.ReadAll(ctx, name)
+	stored, err := b.bucket.ReadAll(ctx, name)
 	if err != nil {
 		return nil, b.classify("reading from the ledger", err)
 	}
-	return data, nil
+	return unstamp(name, stored)
 }
 
 // List implements Ledger.

@@ -40,28 +40,48 @@ type Folder struct {
 	dir  string
 	root *os.Root // refuses to follow links out of the folder
 	lock *os.File
+	disk disk
 	// settled are the directories whose own names are known to outlive a crash.
 	settled sync.Map
 }
 
 var _ Ledger = (*Folder)(nil)
 
+// disk does what changes a folder, one system call after another. A test looks
+// on, and dies where it likes.
+type disk struct {
+	before, after func(op, name string) // nil: nobody looks
+}
+
+func (d disk) do(op, name string, call func() error) error {
+	if d.before != nil {
+		d.before(op, name)
+	}
+	err := call()
+	if d.after != nil {
+		d.after(op, name)
+	}
+	return err
+}
+
 // OpenFolder opens the ledger in dir and creates it when missing, for the
 // caller alone (0700). Files that a crash left half-written are removed when no
 // other process has the folder open; they do no harm until then.
-func OpenFolder(dir string) (*Folder, error) {
+func OpenFolder(dir string) (*Folder, error) { return openFolder(dir, disk{}) }
+
+func openFolder(dir string, d disk) (*Folder, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, unavailable("finding the ledger folder", err)
 	}
-	if err := makeDurable(dir); err != nil {
+	if err := d.makeDurable(dir); err != nil {
 		return nil, unavailable("making the ledger folder", err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, unavailable("opening the ledger folder", err)
 	}
-	f := &Folder{dir: dir, root: root}
+	f := &Folder{dir: dir, root: root, disk: d}
 	if err := f.prepare(); err != nil {
 		return nil, errors.Join(unavailable("preparing the ledger folder", err), f.Close())
 	}
@@ -70,28 +90,33 @@ func OpenFolder(dir string) (*Folder, error) {
 
 // makeDurable makes dir and what is missing above it, and syncs each directory
 // that got a new entry.
-func makeDurable(dir string) error {
+func (d disk) makeDurable(dir string) error {
 	parent := filepath.Dir(dir)
 	if _, err := os.Stat(dir); err == nil || parent == dir {
 		return err
 	}
-	if err := makeDurable(parent); err != nil {
+	if err := d.makeDurable(parent); err != nil {
 		return err
 	}
-	if err := os.Mkdir(dir, folderMode); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := d.do("mkdir", dir, func() error { return os.Mkdir(dir, folderMode) })
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return syncDir(os.Open, parent)
+	return d.syncDir(os.Open, parent)
 }
 
 // prepare takes the shared lock that says "somebody may be writing", and
 // cleans up first when it can have the exclusive one.
 func (f *Folder) prepare() error {
-	if err := f.root.Mkdir(tempDir, folderMode); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := f.disk.do("mkdir", tempDir, func() error { return f.root.Mkdir(tempDir, folderMode) })
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	var err error
-	if f.lock, err = f.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, fileMode); err != nil {
+	err = f.disk.do("create", lockFile, func() (err error) {
+		f.lock, err = f.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, fileMode)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	fd := int(f.lock.Fd())
@@ -101,7 +126,7 @@ func (f *Folder) prepare() error {
 			return err
 		}
 		for _, e := range entries {
-			if err := f.root.Remove(path.Join(tempDir, e.Name())); err != nil {
+			if err := f.remove(path.Join(tempDir, e.Name())); err != nil {
 				return err
 			}
 		}
@@ -139,8 +164,8 @@ func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 		return unavailable("writing to the ledger", err)
 	}
 	temp := path.Join(tempDir, rand.Text())
-	defer func() { _ = f.root.Remove(temp) }() // what stays is cleaned up at a later opening
-	if err := f.writeTemp(temp, data); err != nil {
+	defer func() { _ = f.remove(temp) }() // what stays is cleaned up at a later opening
+	if err := f.writeTemp(temp, stamp(name, data)); err != nil {
 		return unavailable("writing to the ledger", err)
 	}
 	dir := path.Dir(name)
@@ -150,14 +175,14 @@ func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 		settled = err == nil
 	}
 	if !settled {
-		if err := f.root.MkdirAll(dir, folderMode); err != nil {
+		if err := f.disk.do("mkdir", dir, func() error { return f.root.MkdirAll(dir, folderMode) }); err != nil {
 			if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTDIR) {
 				return errFileAndFolder
 			}
 			return unavailable("making a ledger folder", err)
 		}
 	}
-	linkErr := f.root.Link(temp, name)
+	linkErr := f.disk.do("link", name, func() error { return f.root.Link(temp, name) })
 	if linkErr != nil && !errors.Is(linkErr, fs.ErrExist) {
 		return unavailable("naming a ledger file", linkErr)
 	}
@@ -166,7 +191,7 @@ func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 	// directories up to the root, because another process may have made one and
 	// not synced it.
 	for at := dir; ; at = path.Dir(at) {
-		if err := syncDir(f.root.Open, at); err != nil {
+		if err := f.disk.syncDir(f.root.Open, at); err != nil {
 			return unavailable("syncing the ledger folder", err)
 		}
 		if settled || at == "." {
@@ -187,22 +212,31 @@ func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 var errFileAndFolder = &memd.InvalidError{Field: "name", Problem: "is both a file and a folder of the ledger"}
 
 func (f *Folder) writeTemp(temp string, data []byte) error {
-	file, err := f.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
+	var file *os.File
+	err := f.disk.do("create", tempDir, func() (err error) {
+		file, err = f.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	if _, err = file.Write(data); err == nil {
-		err = file.Sync()
+	err = f.disk.do("write", tempDir, func() error { _, err := file.Write(data); return err })
+	if err == nil {
+		err = f.disk.do("sync", tempDir, file.Sync)
 	}
 	return errors.Join(err, file.Close())
 }
 
-func syncDir(open func(string) (*os.File, error), dir string) error {
-	d, err := open(dir)
+func (f *Folder) remove(temp string) error {
+	return f.disk.do("remove", tempDir, func() error { return f.root.Remove(temp) })
+}
+
+func (d disk) syncDir(open func(string) (*os.File, error), dir string) error {
+	file, err := open(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(d.do("sync", dir, file.Sync), file.Close())
 }
 
 // Get implements Ledger.
@@ -213,10 +247,10 @@ func (f *Folder) Get(ctx context.Context, name string) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, unavailable("reading from the ledger", err)
 	}
-	data, err := f.root.ReadFile(name)
+	stored, err := f.root.ReadFile(name)
 	switch {
 	case err == nil:
-		return data, nil
+		return unstamp(name, stored)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR):
 		return nil, fmt.Errorf("reading from the ledger: %w", memd.ErrNotFound)
 	default:

@@ -25,7 +25,9 @@ import (
 const writerDir = "MEMD_TEST_LEDGER_WRITER"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(writerDir); dir != "" {
+	if dir, point := os.Getenv(writerDir), os.Getenv(killAt); dir != "" && point != "" {
+		os.Exit(writeAndDie(dir, point))
+	} else if dir != "" {
 		os.Exit(writeUntilKilled(dir, os.Args[1]))
 	}
 	os.Exit(m.Run())

@@ -59,7 +59,8 @@ func (m *Mirrored) putRest(ctx context.Context, name string, data []byte) error 
 	return errors.Join(errs...)
 }
 
-// Get implements Ledger: the answer of the first location that has the name.
+// Get implements Ledger: the answer of the first location that has the name, and
+// whole.
 // memd.ErrNotFound means that every location was asked and none has it.
 func (m *Mirrored) Get(ctx context.Context, name string) ([]byte, error) {
 	if len(m.all) == 0 {
