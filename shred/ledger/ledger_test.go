@@ -21,6 +21,7 @@ var drivers = map[string]func(t *testing.T) ledger.Ledger{
 	"folder": func(t *testing.T) ledger.Ledger { return openFolder(t, t.TempDir()+"/a/b") },
 	"bucket": func(t *testing.T) ledger.Ledger { return openBucket(t) },
 	"s3":     func(t *testing.T) ledger.Ledger { return openS3(t) },
+	"gcs":    func(t *testing.T) ledger.Ledger { return openGCS(t) },
 	"mirror": func(t *testing.T) ledger.Ledger {
 		return ledger.Mirror([]ledger.Ledger{openBucket(t), openFolder(t, t.TempDir())})
 	},
