@@ -195,8 +195,8 @@ func digest(file string) (sum string, size int64, err error) {
 const sqlEmpty = `
 SELECT NOT EXISTS (SELECT FROM pg_namespace WHERE nspname IN ('memd', 'memd_jobs'))`
 
-// loadJobs is how many connections load tables and build indexes at a time.
-const loadJobs = 4
+// LoadJobs is how many connections Load has for tables and indexes.
+const LoadJobs = 4
 
 // Load brings a backup into a database that has nothing of memd's, as its owner
 // and with the right to make roles. The database is not fit to serve before a
@@ -234,7 +234,7 @@ func Load(ctx context.Context, dbURL, dir, binDir string) (Manifest, error) {
 	group.Go(func() error {
 		// Comments are those of extensions, which the owner may not own.
 		return run(loading, filepath.Join(programs.Dir, "pg_restore"), dbURL,
-			"--exit-on-error", "--no-owner", "--no-comments", fmt.Sprintf("--jobs=%d", loadJobs), filepath.Join(dir, DumpFile))
+			"--exit-on-error", "--no-owner", "--no-comments", fmt.Sprintf("--jobs=%d", LoadJobs), filepath.Join(dir, DumpFile))
 	})
 	if err := group.Wait(); err != nil {
 		return m, err

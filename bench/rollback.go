@@ -170,8 +170,8 @@ func (l *lab) rotation(ctx context.Context, folder ledger.Ledger, worker, shredd
 	return bounded("rotation with a tree of 3 MB, ledger in a folder", "ms", median(took), rotationLimit), err
 }
 
-// restoring measures restores of a dump beside bare pg_restores of it, in turns:
-// each begins with nothing left to be written to the disk of what was before.
+// restoring measures restores of a dump beside bare pg_restores of it, with as many
+// connections, in turns: each begins with nothing left to be written to the disk of what was before.
 func (l *lab) restoring(ctx context.Context, folder ledger.Ledger, worker shred.KMS) ([]Figure, error) {
 	dumped, err := l.dumped(ctx)
 	if err != nil {
@@ -181,7 +181,7 @@ func (l *lab) restoring(ctx context.Context, folder ledger.Ledger, worker shred.
 	for range l.c.Runs {
 		took, err := l.restored(ctx, func(url string) error {
 			program := exec.CommandContext(ctx, filepath.Join(l.d.Cluster.Programs(), "pg_restore"), //nolint:gosec // PostgreSQL's own.
-				"--exit-on-error", "--no-owner", "--dbname="+url, filepath.Join(dumped, backup.DumpFile))
+				"--exit-on-error", "--no-owner", "--no-comments", fmt.Sprintf("--jobs=%d", backup.LoadJobs), "--dbname="+url, filepath.Join(dumped, backup.DumpFile))
 			out, err := program.CombinedOutput()
 			if err != nil {
 				err = fmt.Errorf("pg_restore: %w: %s", err, out)
@@ -204,7 +204,7 @@ func (l *lab) restoring(ctx context.Context, folder ledger.Ledger, worker shred.
 	}
 	return []Figure{
 		bounded(fmt.Sprintf("replay of %d tombstones in a restore of %d rows", l.tombstones(), l.c.RestoreRows), "s", median(replays), restoreLimit),
-		against(fmt.Sprintf("restore of a dump of %d rows, load and replay", l.c.RestoreRows), "s", median(all), "pg_restore", median(bare),
+		against(fmt.Sprintf("restore of a dump of %d rows, load and replay", l.c.RestoreRows), "s", median(all), fmt.Sprintf("pg_restore --jobs=%d", backup.LoadJobs), median(bare),
 			"at most 1.15 of it", func(ratio float64) bool { return ratio <= restoreShare }),
 	}, nil
 }
