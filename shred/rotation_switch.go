@@ -157,10 +157,11 @@ func (r *Rotator) forgottenVersion(ctx context.Context, head treeRow) (string, e
 }
 
 // spoiltVersion handles a new version that cannot be used: when it was
-// destroyed or disabled the rotation begins again with another, and what is left
-// of it is destroyed with the orphans.
+// destroyed or disabled, or the key service named one that there is not, the
+// rotation begins again with another, and what is left of it is destroyed with
+// the orphans.
 func (r *Rotator) spoiltVersion(ctx context.Context, s *session, l line, j journal, cause error) error {
-	if !errors.Is(cause, memd.ErrShredded) {
+	if !errors.Is(cause, memd.ErrShredded) && !errors.Is(cause, memd.ErrNotFound) {
 		return cause
 	}
 	r.c.Logger.WarnContext(ctx, "new key version is not usable, making another",
