@@ -10,7 +10,7 @@ package failures_test
 //	updating a soft-deleted session undeletes it: Zep  UpdatingUndeletes
 //	history keeps the deleted text and feeds it back:  HistoryKeepsTheText
 //	  mem0#5578
-//	a restore resurrects                               comes with backups
+//	a restore resurrects                               restore.TestInvariant9_RestoreBringsNobodyBack
 
 import (
 	"slices"

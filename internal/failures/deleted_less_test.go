@@ -18,9 +18,8 @@ package failures_test
 //	  TencentDB-Agent-Memory#1434, opencode-supermemory#5
 //	complete while an embedding remains:               erasure.TestInvariant8_ASurvivorKeepsTheKeys
 //	  semantica#1027
-//
-// breeze#4100 (a whole tenant) and fides#2048 (connectors) come with what they
-// are about.
+//	a tenant's foreign keys, a disabled connector:     connector_test.go
+//	  breeze#4100, fides#2048
 
 import (
 	"fmt"

@@ -12,15 +12,17 @@ package failures_test
 //	keys destroyed before deletion was verified    erasure.TestInvariant8_ASurvivorKeepsTheKeys
 //	a row copied into another tenant decrypts      memory.TestService_copiedRowsDoNotOpen
 //	automatic rotation decides which version       gcpkms.TestClient_RefusesAutomaticRotation,
-//	  wraps                                        TestClient_WrongVersionInAnswer
+//	  wraps                                        gcpkms.TestClient_WrongVersionInAnswer
 //	the application may destroy keys               kmstest.Run, suite "permissions"
 //	the key table is in the backup with the data   erasure.TestInvariant6And7_OldCopies
 //	a cached key works after destruction           ACachedKeyWorksAfterDestruction
 //	content in clear in logs and traces            ContentInLogsAndMetrics;
 //	                                               memory.TestService_nothingInClear
+//	artifacts stranded, their session gone first   artifacts.TestFailure_ArtifactsStrandedBecauseTheirSessionWentFirst
+//	a restore resurrects erased users              restore.TestInvariant9_RestoreBringsNobodyBack
 //
-// Artifacts, restores, purges of tenants, user lists, scheduled jobs, webhooks
-// and export links come with what they are about.
+// Purges of tenants, user lists, scheduled jobs, webhooks and export links:
+// offboarding_test.go.
 
 import (
 	"errors"

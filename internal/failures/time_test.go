@@ -14,8 +14,7 @@ package failures_test
 //	  MemOS#1103
 //	expired rows are readable until the sweeper:     memory.TestService_Search_neverExpired,
 //	  langgraph#8902                                 erasure.TestWorker_SweepsExpiredRows
-//
-// pgvector#450 (vacuum of a large index) comes with indexed scopes.
+//	vacuum of a large index: pgvector#450            connector_test.go
 
 import "testing"
 

@@ -52,6 +52,7 @@ type Stack struct {
 	pages   bool
 	// compacts has the worker compact.
 	compacts bool
+	targets  node.Targets
 	stop     func()
 }
 
@@ -69,6 +70,9 @@ func WithWitness(logFiles ...string) Option {
 
 // WithCompaction has the worker compact, as memd_maintain.
 func WithCompaction() Option { return func(s *Stack) { s.compacts = true } }
+
+// WithPrivateTargets admits purge targets on this machine.
+func WithPrivateTargets() Option { return func(s *Stack) { s.targets.AllowPrivate = true } }
 
 // WithDatabase uses a database that is there.
 func WithDatabase(db *pgtest.DB) Option { return func(s *Stack) { s.DB = db } }
@@ -197,7 +201,7 @@ func (s *Stack) common(role string, id kmsemu.Identity) node.Common {
 		s.t.Fatalf("registering metrics: %v", err)
 	}
 	return node.Common{
-		DatabaseURL: s.DB.URL(role), KMS: s.identity(id), Ledgers: []string{s.Ledger}, Exports: s.Exports, Metrics: metrics, Clock: s.clock,
+		DatabaseURL: s.DB.URL(role), KMS: s.identity(id), Ledgers: []string{s.Ledger}, Exports: s.Exports, Metrics: metrics, Clock: s.clock, Targets: s.targets,
 		Logger: slog.New(slog.NewJSONHandler(s.Logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
