@@ -119,6 +119,24 @@ RETURNS boolean LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_cata
   SELECT memd.take_tenant(p_tenant, 7::smallint, NULL, 'everything is gone', NULL, p_now)
 $$;
 
+-- give_up_tenant ends a tenant whose keys are lost, from whatever state, with its
+-- API keys. For the owner alone: nobody can open what it had, or seal a reason.
+CREATE FUNCTION memd.give_up_tenant(p_tenant bigint, p_now timestamptz)
+RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  before smallint;
+BEGIN
+  SELECT t.state INTO before FROM memd.tenants t WHERE t.tenant_no = p_tenant FOR UPDATE;
+  IF before IS NULL OR before = 7 THEN
+    RETURN false;
+  END IF;
+  DELETE FROM memd.principals p WHERE p.tenant_no = p_tenant;
+  UPDATE memd.tenants t SET state = 7, updated_at = p_now WHERE t.tenant_no = p_tenant;
+  INSERT INTO memd.tenant_transitions (tenant_no, at, from_state, to_state, reason)
+  VALUES (p_tenant, p_now, before, 7, 'its keys are lost for good');
+  RETURN true;
+END $$;
+
 -- approve_purge records a consent: of a key with the role approver (16) that
 -- belongs to no tenant, to the purge of a tenant that is drained.
 CREATE FUNCTION memd.approve_purge(p_tenant bigint, p_id uuid, p_digest bytea, p_by uuid, p_now timestamptz, p_expires timestamptz)
@@ -232,7 +250,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   GROUP BY 1, 2 ORDER BY 1, 2 LIMIT p_limit
 $$;
 
-REVOKE ALL ON FUNCTION memd.take_tenant(bigint, smallint, uuid, text, bytea, timestamptz), memd.move_tenant(bigint, smallint, uuid, bytea, timestamptz),
+REVOKE ALL ON FUNCTION memd.take_tenant(bigint, smallint, uuid, text, bytea, timestamptz), memd.give_up_tenant(bigint, timestamptz), memd.move_tenant(bigint, smallint, uuid, bytea, timestamptz),
   memd.activate_tenant(bigint, timestamptz), memd.begin_purge(bigint, uuid, timestamptz), memd.end_purge(bigint, timestamptz),
   memd.approve_purge(bigint, uuid, bytea, uuid, timestamptz, timestamptz), memd.may_approve(uuid),
   memd.void_approval(bigint, uuid, timestamptz), memd.spend_approval(bigint, uuid, bytea, uuid, timestamptz), memd.tenant_lives(),

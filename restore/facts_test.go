@@ -11,13 +11,16 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"forgettable.dev/memd"
 	"forgettable.dev/memd/artifacts"
 	"forgettable.dev/memd/erasure"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/memdtest"
 	"forgettable.dev/memd/internal/pg"
 	"forgettable.dev/memd/journal"
+	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/restore"
+	"forgettable.dev/memd/shred"
 	"forgettable.dev/memd/shred/ledger"
 	"forgettable.dev/memd/tenants"
 )
@@ -126,40 +129,93 @@ func TestDrill_DecisionsAfterTheBackup(t *testing.T) {
 	files.registered("new")
 }
 
-// The ledger lost its key trees, and the tree of the backup is under a version
-// that was destroyed: what is lost is named, and nothing is served or deleted.
+// The ledger lost a tenant's key trees, and the tree of the backup is under a
+// version that was destroyed: what is lost is named, and nothing is served or
+// deleted, until the operator gives that tenant up. Then the others are served.
 func TestRun_KeysAreLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.add(said("alice", "s1", "alice"), said("bob", "b1", "bob"))
+	other := w.Tenant("globex", memdtest.Policy())
+	if _, err := w.srv.Memory.Add(t.Context(), other, []memory.Row{said("carol", "c1", "carol")}); err != nil {
+		t.Fatal(err)
+	}
 	snapshot := w.snapshot()
 	w.ForgetUser(w.srv, w.tenant, app, "alice")
 	w.flush()
-	trees, err := filepath.Glob(filepath.Join(w.Ledger, "trees", "*", "*"))
+	trees, err := filepath.Glob(filepath.Join(w.Ledger, "trees", w.tenant.No.String(), "*"))
 	if err != nil || len(trees) < 2 {
 		t.Fatalf("trees %v, %v", trees, err)
 	}
 	for _, f := range trees[1:] {
-		if err := os.Remove(f); err != nil {
+		if err := os.Rename(f, f+".away"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.rollback(snapshot)
 	w.closed()
+	config := w.config()
 	for _, c := range []struct {
 		advance time.Duration
 		want    string
-	}{{0, "will be destroyed at"}, {25 * time.Hour, "was destroyed for good: without a ledger that has a later tree, everything of this tenant is lost"}} {
+		final   bool
+	}{
+		{0, "will be destroyed at", false},
+		{25 * time.Hour, "was destroyed for good: without a ledger that has a later tree, everything of this tenant is lost", true},
+	} {
 		w.KMS.Restart(t, c.advance)
-		_, err := restore.Run(t.Context(), w.config())
+		_, err := restore.Run(t.Context(), config)
 		var unreadable *restore.UnreadableError
 		if !errors.As(err, &unreadable) || len(unreadable.Lost) != 1 || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("after %v: %v", c.advance, err)
 		}
 		w.closed()
+		for name, confirm := range map[string]string{"acme": "not acme", "globex": "globex", "nobody": "nobody"} {
+			if g, err := restore.GiveUp(t.Context(), config, name, confirm); err == nil {
+				t.Errorf("giving up %s, confirmed with %q: %+v", name, confirm, g)
+			}
+		}
+		var lost *shred.LostKeysError
+		if _, err := restore.GiveUp(t.Context(), config, "acme", "acme"); !c.final && !errors.As(err, &lost) {
+			t.Errorf("giving up what can be had back: %v", err)
+		} else if c.final && err != nil {
+			t.Errorf("giving up: %v", err)
+		}
+		if n := w.number(`SELECT count(*) FROM memd.memories WHERE tenant_no = $1`, w.tenant.No); n != map[bool]int64{false: 1, true: 0}[c.final] {
+			t.Errorf("after %v: %d rows are left: alice's alone have a tombstone", c.advance, n)
+		}
 	}
-	if n := w.number(`SELECT count(*) FROM memd.memories`); n != 1 {
-		t.Errorf("%d rows are left: alice's alone have a tombstone", n)
+	if _, err := restore.GiveUp(t.Context(), config, "acme", "acme"); err != nil {
+		t.Errorf("giving up again: %v", err)
+	}
+	if _, err := restore.Run(t.Context(), config); err != nil {
+		t.Fatalf("restoring without the lost tenant: %v", err)
+	}
+	w.reopened()
+	if _, err := w.search(user("bob")); !errors.Is(err, memd.ErrShredded) { // Its API keys are gone: nobody can ask by the API.
+		t.Errorf("the tenant that is lost answers: %v", err)
+	}
+	res, err := w.srv.Memory.Search(t.Context(), other, memory.Query{Scope: user("carol"), Vector: vector(), TopK: 1})
+	if err != nil || len(res.Hits) != 1 {
+		t.Errorf("the other tenant finds %d rows: %v", len(res.Hits), err)
+	}
+	if next := w.Tenant("next", memdtest.Policy()); next.No <= other.No {
+		t.Errorf("tenant number %d after %d", next.No, other.No)
+	}
+}
+
+// What a ledger still has is not given up.
+func TestGiveUp_NotWithALaterTree(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add(said("alice", "s1", "alice"))
+	snapshot := w.snapshot()
+	w.ForgetUser(w.srv, w.tenant, app, "alice")
+	w.flush()
+	w.rollback(snapshot)
+	w.KMS.Restart(t, 25*time.Hour)
+	if g, err := restore.GiveUp(t.Context(), w.config(), "acme", "acme"); !errors.Is(err, memd.ErrInvalid) || !strings.Contains(err.Error(), "later state") {
+		t.Errorf("%+v, %v", g, err)
 	}
 }
 

@@ -99,14 +99,17 @@ func MergeTree(ctx context.Context, db pg.DB, ledgers []ledger.Ledger, fact json
 	return nil
 }
 
-// anyTree returns the tree that the ledgers have, the same in all that have it,
-// or nothing.
+// anyTree returns the tree that the ledgers have, the same in all that have it
+// whole, or nothing.
 func anyTree(ctx context.Context, ledgers []ledger.Ledger, f treeFact) ([]byte, error) {
 	var found []byte
+	var damaged error
 	for i, l := range ledgers {
 		data, err := l.Get(ctx, ledgerName(f.Tenant, f.Epoch))
 		switch {
 		case errors.Is(err, memd.ErrNotFound):
+		case errors.Is(err, memd.ErrCorrupt):
+			damaged = fmt.Errorf("tree %s/%d of ledger %d: %w", f.Tenant, f.Epoch, i+1, err)
 		case err != nil:
 			return nil, fmt.Errorf("asking ledger %d for tree %s/%d: %w", i+1, f.Tenant, f.Epoch, err)
 		case found != nil && !bytes.Equal(found, data):
@@ -114,6 +117,9 @@ func anyTree(ctx context.Context, ledgers []ledger.Ledger, f treeFact) ([]byte, 
 		default:
 			found = data
 		}
+	}
+	if found == nil {
+		return nil, damaged
 	}
 	return found, nil
 }
@@ -142,7 +148,7 @@ func (e *LostKeysError) Error() string {
 		return fmt.Sprintf("tenant %s: the newest key tree that is left, of epoch %d, is sealed under %s, which will be destroyed at %s: bring a ledger with a later tree, or have the key service restore that version before then",
 			e.Tenant, e.Epoch, e.Version.Name, e.Version.DestroyAt.UTC().Format("2006-01-02 15:04 MST"))
 	case VersionDestroyed:
-		return fmt.Sprintf("tenant %s: the newest key tree that is left, of epoch %d, is sealed under %s, which was destroyed for good: without a ledger that has a later tree, everything of this tenant is lost",
+		return fmt.Sprintf("tenant %s: the newest key tree that is left, of epoch %d, is sealed under %s, which was destroyed for good: without a ledger that has a later tree, everything of this tenant is lost, and memd restore give-up closes it",
 			e.Tenant, e.Epoch, e.Version.Name)
 	default:
 		return fmt.Sprintf("tenant %s: the newest key tree that is left, of epoch %d, is sealed under %s, which is %s: have the key service enable it",
@@ -153,6 +159,16 @@ func (e *LostKeysError) Error() string {
 // Unwrap makes it a memd.ErrCorrupt: nobody may take it for the success of an
 // erasure.
 func (e *LostKeysError) Unwrap() error { return memd.ErrCorrupt }
+
+// LaterTree reports whether a ledger has the state that follows an epoch of a
+// tenant's.
+func LaterTree(ctx context.Context, ledgers []ledger.Ledger, tenant memd.TenantNo, epoch int64) (bool, error) {
+	err := absentEverywhere(ctx, ledgers, tenant, epoch+1)
+	if errors.Is(err, errLedgerAhead) {
+		return true, nil
+	}
+	return false, err
+}
 
 // Head opens the tree at the head of a tenant's line, now, and returns its keys,
 // which the caller drops. *LostKeysError is one whose version is not usable;

@@ -41,6 +41,18 @@ func EndPurge(ctx context.Context, db pg.DB, now time.Time, no memd.TenantNo) er
 	return nil
 }
 
+const sqlGiveUp = `SELECT memd.give_up_tenant(@tenant_no, @now)`
+
+// GiveUp ends a tenant whose keys are lost, from whatever state, as EndPurge ends
+// one that was purged. For the database's owner. Safe to repeat; false: it had
+// ended.
+func GiveUp(ctx context.Context, db pg.DB, now time.Time, no memd.TenantNo) (ended bool, err error) {
+	if err := db.QueryRow(ctx, sqlGiveUp, pg.Args{"tenant_no": no, "now": now}).Scan(&ended); err != nil {
+		return false, fmt.Errorf("giving up a tenant: %w", err)
+	}
+	return ended, nil
+}
+
 // Stranger is a subject to whom something of a tenant's belongs, and whom the
 // directory does not know.
 type Stranger struct {

@@ -51,9 +51,11 @@ func (f *ledgerFlags) openLedgers(ctx context.Context) ([]ledger.Ledger, io.Clos
 type restoreCmd struct {
 	Run     restoreRunCmd     `cmd:"" default:"withargs" help:"Bring a database up to its ledger: replay what it lacks, and open the gate."`
 	Release restoreReleaseCmd `cmd:"" help:"Let rotations and the destruction of keys go on after a restore."`
+	GiveUp  restoreGiveUpCmd  `cmd:"" name:"give-up" help:"Close a tenant whose keys are lost for good, so that the others are served. It deletes what nobody can open any more."`
 }
 
-type restoreRunCmd struct {
+// restoringFlags reach all that a restore works with.
+type restoringFlags struct {
 	logFlags
 	ownerFlags
 	ledgerFlags
@@ -61,16 +63,10 @@ type restoreRunCmd struct {
 	KMSToken       string `name:"kms-token" env:"MEMD_KMS_TOKEN" help:"The worker's token at the KMS emulator."`
 	KMSCredentials string `name:"kms-credentials" env:"MEMD_KMS_CREDENTIALS" help:"Credentials file for Cloud KMS, of the worker's identity. Default: the machine's own identity."`
 	KMSImpersonate string `name:"kms-impersonate" env:"MEMD_KMS_IMPERSONATE" help:"Service account to act as at Cloud KMS: the worker's."`
-	From           string `xor:"how" help:"Folder of a backup that memd backup made; the database must be empty."`
-	InPlace        bool   `xor:"how" help:"The database was restored already: a base backup, a snapshot, a point in time, a failover."`
-	Sample         int    `default:"10000" help:"How many rows of each tenant must open before the gate does."`
-	PGBin          string `name:"pg-bin" env:"MEMD_PG_BIN" help:"Folder of pg_restore. Default: the usual places."`
 }
 
-func (c *restoreRunCmd) Run(ctx context.Context, con *console) (err error) {
-	if c.From == "" && !c.InPlace {
-		return usagef("say what is restored: --from FOLDER, into an empty database, or --in-place, where it was restored already")
-	}
+// with calls f with what a restore works with, whose database before has made.
+func (c *restoringFlags) with(ctx context.Context, con *console, before func() error, f func(restore.Config) error) (err error) {
 	ledgers, closer, err := c.openLedgers(ctx)
 	if err != nil {
 		return err
@@ -81,27 +77,48 @@ func (c *restoreRunCmd) Run(ctx context.Context, con *console) (err error) {
 		return fmt.Errorf("opening the key service: %w", err)
 	}
 	defer func() { err = errors.Join(err, kms.Close()) }()
-	if c.From != "" {
-		m, err := backup.Load(ctx, c.DatabaseURL, c.From, c.PGBin)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(con.Stdout, "The backup of %s is loaded: record %d of the journal, generation %d.\n",
-			m.TakenAt.Format("2006-01-02 15:04:05 MST"), m.Record, m.Generation)
+	if err := before(); err != nil {
+		return err
 	}
 	pool, err := c.pool(ctx)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	report, err := restore.Run(ctx, restore.Config{
-		Pool: pool, Ledgers: ledgers, KMS: kms, Clock: memd.SystemClock{}, Logger: c.logger(con.Stderr), Sample: c.Sample,
-	})
-	if err != nil {
+	return f(restore.Config{Pool: pool, Ledgers: ledgers, KMS: kms, Clock: memd.SystemClock{}, Logger: c.logger(con.Stderr)})
+}
+
+type restoreRunCmd struct {
+	restoringFlags
+	From    string `xor:"how" help:"Folder of a backup that memd backup made; the database must be empty."`
+	InPlace bool   `xor:"how" help:"The database was restored already: a base backup, a snapshot, a point in time, a failover."`
+	Sample  int    `default:"10000" help:"How many rows of each tenant must open before the gate does."`
+	PGBin   string `name:"pg-bin" env:"MEMD_PG_BIN" help:"Folder of pg_restore. Default: the usual places."`
+}
+
+func (c *restoreRunCmd) Run(ctx context.Context, con *console) (err error) {
+	if c.From == "" && !c.InPlace {
+		return usagef("say what is restored: --from FOLDER, into an empty database, or --in-place, where it was restored already")
+	}
+	load := func() error {
+		if c.From == "" {
+			return nil
+		}
+		m, err := backup.Load(ctx, c.DatabaseURL, c.From, c.PGBin)
+		if err == nil {
+			fmt.Fprintf(con.Stdout, "The backup of %s is loaded: record %d of the journal, generation %d.\n",
+				m.TakenAt.Format("2006-01-02 15:04:05 MST"), m.Record, m.Generation)
+		}
 		return err
 	}
-	printRestore(con.Stdout, report)
-	return nil
+	return c.with(ctx, con, load, func(config restore.Config) error {
+		config.Sample = c.Sample
+		report, err := restore.Run(ctx, config)
+		if err == nil {
+			printRestore(con.Stdout, report)
+		}
+		return err
+	})
 }
 
 func printRestore(w io.Writer, r restore.Report) {
@@ -122,6 +139,26 @@ func printRestore(w io.Writer, r restore.Report) {
 	fmt.Fprintf(w, "Rows that were opened: %d of %d tenants; all of them open.\n", r.Rows, r.Tenants)
 	fmt.Fprintf(w, "The gate is open, in generation %d. Processes that ran before end, and are to be started again.\n", r.Generation)
 	fmt.Fprintln(w, "Rotations and the destruction of keys wait: look at what was restored, then run \"memd restore release\".")
+}
+
+type restoreGiveUpCmd struct {
+	restoringFlags
+	Name    string `arg:"" help:"Name of the tenant."`
+	Confirm string `required:"" placeholder:"DISPLAY-NAME" help:"The tenant's display name, to say that it is this one."`
+}
+
+func (c *restoreGiveUpCmd) Run(ctx context.Context, con *console) error {
+	return c.with(ctx, con, func() error { return nil }, func(config restore.Config) error {
+		g, err := restore.GiveUp(ctx, config, c.Name, c.Confirm)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(con.Stdout, "Lost: %v.\n", g.Lost)
+		fmt.Fprintf(con.Stdout, "Tenant %s is %s: %d rows that nobody can open and its API keys are deleted. There is no receipt, since nobody asked for it.\n",
+			g.Tenant.Name, g.Tenant.State, g.Rows)
+		fmt.Fprintln(con.Stdout, "If a restore stopped at it, run \"memd restore run --in-place\" again.")
+		return nil
+	})
 }
 
 type restoreReleaseCmd struct {
