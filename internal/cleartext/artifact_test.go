@@ -30,6 +30,16 @@ func (w *world) throughArtifacts(user, session string) {
 		good[*memdv1.SaveArtifactResponse](w, "SaveArtifact")(stream.CloseAndReceive())
 		good[*memdv1.LoadArtifactInlineResponse](w, "LoadArtifactInline")(w.artifacts.LoadArtifactInline(ctx,
 			&memdv1.LoadArtifactInlineRequest{Load: &memdv1.LoadArtifactRequest{Owner: owner, Name: h.GetName()}}))
+		load, err := w.artifacts.LoadArtifact(ctx, &memdv1.LoadArtifactRequest{Owner: owner, Name: h.GetName()})
+		for n := 0; err == nil; n++ {
+			if _, err = load.Receive(); err != nil && n < 2 {
+				w.t.Fatalf("LoadArtifact: %v", err)
+			}
+		}
+		good[*memdv1.ListArtifactVersionsResponse](w, "ListArtifactVersions")(w.artifacts.ListArtifactVersions(ctx,
+			&memdv1.ListArtifactVersionsRequest{Owner: owner, Name: h.GetName()}))
+		good[*memdv1.GetArtifactVersionResponse](w, "GetArtifactVersion")(w.artifacts.GetArtifactVersion(ctx,
+			&memdv1.GetArtifactVersionRequest{Owner: owner, Name: h.GetName()}))
 		if len(good[*memdv1.ListArtifactsResponse](w, "ListArtifacts")(w.artifacts.ListArtifacts(ctx, &memdv1.ListArtifactsRequest{Owner: owner})).GetArtifacts()) == 0 {
 			w.t.Fatal("ListArtifacts finds nothing: the test would be vacuous")
 		}

@@ -29,7 +29,7 @@ type canary struct {
 func word(kind string) (string, canary) {
 	s := kind + "Canary" + strings.ToLower(rand.Text())[:20]
 	return s, canary{kind, [][]byte{
-		[]byte(s), []byte(hex.EncodeToString([]byte(s))), []byte(strings.ToUpper(s)), []byte(base64.StdEncoding.EncodeToString([]byte(s))[:16]),
+		[]byte(s), []byte(hex.EncodeToString([]byte(s))), []byte(strings.ToUpper(s)), []byte(strings.ToLower(s)), []byte(base64.StdEncoding.EncodeToString([]byte(s))[:16]),
 	}}
 }
 
@@ -57,6 +57,15 @@ func direction(dimension int) ([]float32, canary) {
 		}
 	}
 	return v, canary{"vector", forms}
+}
+
+// littleEndian is a vector as anybody would store it.
+func littleEndian(v []float32) []byte {
+	var b []byte
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
+	}
+	return b
 }
 
 // finder looks for all forms of all canaries in one pass: a form is looked at

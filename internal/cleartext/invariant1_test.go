@@ -2,7 +2,6 @@ package cleartext_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,42 +10,50 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/proto"
 
+	"forgettable.dev/memd"
 	memdv1 "forgettable.dev/memd/gen/memd/v1"
 	"forgettable.dev/memd/gen/memd/v1/memdv1connect"
 	"forgettable.dev/memd/internal/auth"
 	"forgettable.dev/memd/internal/dev"
-	"forgettable.dev/memd/internal/pg"
-	"forgettable.dev/memd/shred/kmsemu"
 	"forgettable.dev/memd/tenants"
 )
 
+// Names of tenants and apps are in clear, and said to be.
 const (
 	dimension = 64
-	app       = "cleartext-app" // names of apps are in clear, and say so
+	tenant    = "canarytenant"
+	app       = "canaryapp"
 )
 
 // world is a memd on a folder, with everything that it says collected.
 type world struct {
-	t         *testing.T
-	dir       string
-	d         *dev.Dev
-	spans     *tracetest.InMemoryExporter
-	answers   answers
-	canaries  []canary
+	t        *testing.T
+	dir      string
+	d        *dev.Dev
+	logger   *slog.Logger
+	registry *prometheus.Registry
+	spans    *tracetest.InMemoryExporter
+	tracer   *sdktrace.TracerProvider
+	answers  answers
+	fed      *fed
+	// canaries may be nowhere; told ones, what operators call things, stand in the
+	// database and the ledger.
+	canaries, told []canary
+	// everyRole is a key of the tenant, root one of the installation.
+	everyRole, root string
+
 	memory    memdv1connect.MemoryServiceClient
 	erasure   memdv1connect.ErasureServiceClient
 	sessions  memdv1connect.SessionServiceClient
@@ -56,7 +63,8 @@ type world struct {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), spans: tracetest.NewInMemoryExporter()}
+	w := &world{t: t, dir: t.TempDir(), registry: prometheus.NewRegistry(), spans: tracetest.NewInMemoryExporter(), fed: newFed()}
+	w.tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(w.spans))
 	// PostgreSQL's user must get through to the cluster.
 	for p := w.dir; strings.HasPrefix(p, os.TempDir()) && p != os.TempDir(); p = filepath.Dir(p) {
 		if err := os.Chmod(p, 0o755); err != nil {
@@ -69,10 +77,9 @@ func start(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { log.Close() })
+	w.logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	w.d, err = dev.Start(t.Context(), dev.Config{
-		Dir: filepath.Join(w.dir, "memd"), Listen: "127.0.0.1:0",
-		Logger: slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSyncer(w.spans)),
+		Dir: filepath.Join(w.dir, "memd"), Listen: "127.0.0.1:0", Logger: w.logger, Tracer: w.tracer, Registry: w.registry,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -82,23 +89,42 @@ func start(t *testing.T) *world {
 			t.Errorf("closing memd: %v", err)
 		}
 	})
-	p := tenants.DefaultPolicy()
-	p.Dimension = dimension
-	tenant, err := w.d.CreateTenantWith(t.Context(), "cleartext", "", p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := w.d.CreateKey(t.Context(), tenant, "test", auth.Agent|auth.Eraser|auth.Operator)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: bearer(key)}, "http://"+w.d.Address))
+	const every = auth.Agent | auth.Eraser | auth.Auditor | auth.Operator | auth.Approver
+	w.root = w.key(auth.Installation, auth.Auditor|auth.Operator|auth.Approver)
+	w.everyRole = w.key(w.tenant(tenant), every)
+	client := w.client(w.everyRole)
 	w.memory = memdv1connect.NewMemoryServiceClient(client)
 	w.erasure = memdv1connect.NewErasureServiceClient(client)
 	w.sessions = memdv1connect.NewSessionServiceClient(client)
 	w.admin = memdv1connect.NewAdminServiceClient(client)
 	w.artifacts = memdv1connect.NewArtifactServiceClient(client)
 	return w
+}
+
+// tenant makes a tenant.
+func (w *world) tenant(name string) memd.TenantNo {
+	w.t.Helper()
+	p := tenants.DefaultPolicy()
+	p.Dimension = dimension
+	t, err := w.d.CreateTenantWith(w.t.Context(), name, "", p)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return t.No
+}
+
+func (w *world) key(t memd.TenantNo, roles auth.Roles) string {
+	w.t.Helper()
+	secret, err := w.d.CreateKey(w.t.Context(), tenants.Tenant{No: t}, "test", roles)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return secret
+}
+
+// client notes what it sends.
+func (w *world) client(secret string) *connect.Client {
+	return connect.NewClient(connecthttp.NewTransport(&http.Client{Transport: bearer(secret)}, "http://"+w.d.Address), w.fed.intercept)
 }
 
 type bearer string
@@ -131,6 +157,13 @@ func (w *world) word(kind string) string {
 	s, c := word(kind)
 	w.canaries = append(w.canaries, c)
 	return s
+}
+
+// open returns a canary of what operators call things by.
+func (w *world) open(kind string) string {
+	s, c := word(kind)
+	w.told = append(w.told, c)
+	return strings.ToLower(s)
 }
 
 func (w *world) direction() []float32 {
@@ -166,249 +199,108 @@ func bad[T any](w *world, what string) func(T, error) {
 	}
 }
 
-// TestInvariant1_NothingInClear says canaries through every call and every way
-// to fail, and looks for them in all that is left: the data directory with its
-// write-ahead log, the server's log and memd's, metrics, traces, answers,
-// ledger, the emulator's file, a dump and a base backup. Each place is first
-// shown to be one where the search finds what is stored without sealing.
+// TestInvariant1_NothingInClear says canaries through every field of every call
+// and every way to fail, and looks for them in all that is left: the data
+// directory with its write-ahead log, the server's log and memd's, metrics,
+// traces, refusals, what others are answered, ledger, archives, the emulator's
+// files, a dump and a base backup.
 func TestInvariant1_NothingInClear(t *testing.T) {
 	w := start(t)
 	user, session := w.word("user"), w.word("session")
 	w.throughEveryCall(user, session)
 	w.throughArtifacts(user, session)
 	w.throughSessions(user, session)
+	w.throughExports(user)
+	w.throughErasures()
+	w.throughTargets()
+	w.throughTenants()
 	w.throughEveryFailure(user, session)
-	control := w.control()
-
-	metrics := w.metrics()
-	var spans bytes.Buffer
-	for _, s := range w.spans.GetSpans() {
-		fmt.Fprintf(&spans, "%s %+v %+v %+v %+v\n", s.Name, s.Attributes, s.Events, s.Status, s.Resource)
-	}
-	if spans.Len() < 1000 || len(metrics) < 1000 || w.answers.b.Len() < 500 {
-		t.Fatalf("hardly anything to search: %d bytes of traces, %d of metrics, %d of answers", spans.Len(), len(metrics), w.answers.b.Len())
-	}
-	w.backups()
-	w.write("metrics", metrics)
-	w.write("traces", spans.Bytes())
+	w.throughEveryField()
+	w.fed.complete(t)
+	controls := w.controls()
+	w.write("metrics", w.metrics())
+	w.write("traces", w.traces())
 	w.write("answers", w.answers.b.Bytes())
+	// Another tenant, with every role, and an operator of the installation.
+	w.write("others", w.answered(w.key(w.tenant("other"), auth.Agent|auth.Eraser|auth.Auditor|auth.Operator|auth.Approver)))
+	w.write("operators", w.answered(w.key(auth.Installation, auth.Operator)))
+	w.backups()
 
-	roots := []string{w.dir, w.d.Cluster.DataDir()}
-	hits, files, size := search(t, w.canaries, roots...)
-	for kind, where := range hits {
-		t.Errorf("%s in clear in %d files: %.300q", kind, len(where), where)
+	all := slices.Clone(w.canaries)
+	for _, c := range w.told {
+		all = append(all, canary{"told " + c.name, c.forms})
 	}
+	for _, c := range controls {
+		all = append(all, c.canary)
+	}
+	hits, files, size := search(t, all, w.dir, filepath.Dir(w.d.Cluster.DataDir()))
 	t.Logf("%d canaries in %d files of %d MB", len(w.canaries), files, size>>20)
-
-	// The control: without sealing, the same search finds them everywhere.
-	places := map[string]bool{"base/": false, "pg_wal/": false, "plain.sql": false, "basebackup/": false, "memd.log": false}
-	plain, _, _ := search(t, control, roots...)
-	for kind, where := range plain {
-		t.Logf("control: %s found in %d files", kind, len(where))
-		for _, path := range where {
-			for p := range places {
-				places[p] = places[p] || strings.Contains(path, p)
-			}
+	for _, c := range controls {
+		if missing := c.unfound(hits[c.canary.name]); len(missing) > 0 {
+			t.Errorf("control: the search finds nothing in %v, where it was put", missing)
+		}
+		delete(hits, c.canary.name)
+	}
+	for kind, where := range hits {
+		if strings.HasPrefix(kind, "told ") {
+			where = slices.DeleteFunc(where, func(path string) bool {
+				return !slices.Contains([]string{"/metrics", "/traces", "/answers", "/others"}, path)
+			})
+		}
+		if len(where) > 0 {
+			t.Errorf("%s in clear in %d files: %.300q", kind, len(where), where)
 		}
 	}
-	if len(plain) != len(map[string]bool{"text": true, "vector": true}) {
-		t.Errorf("control: only %v found", plain)
-	}
-	for p, ok := range places {
-		if !ok {
-			t.Errorf("control: the search finds nothing in %s, where it was put", p)
-		}
+	// What the user is answered has it all: an answer is searched as well as a file.
+	if found := newFinder(w.canaries).found(w.own(user)); !found["text"] || !found["vector"] {
+		t.Errorf("control: in what the user is answered the search finds only %v", found)
 	}
 }
 
-// throughEveryCall uses every call of the API with content.
-func (w *world) throughEveryCall(user, session string) {
-	ctx := w.t.Context()
-	event := w.word("event")
-	added := good[*memdv1.AddResponse](w, "Add")(w.memory.Add(ctx, &memdv1.AddRequest{Rows: []*memdv1.Row{
-		{Scope: userScope(user), SessionId: session, Kind: memdv1.Kind_KIND_RAW, Text: w.word("text"), Vector: w.direction(),
-			Metadata: map[string]string{w.word("key"): w.word("value")}, EventId: event, SourceTime: timestamppb.Now()},
-		{Scope: userScope(user), SessionId: session, Kind: memdv1.Kind_KIND_RAW, Text: strings.Repeat(w.word("long")+" ", 200)},
-		{Scope: sharedScope, Contributor: &memdv1.Session{UserId: user, SessionId: session}, Kind: memdv1.Kind_KIND_FACT, Text: w.word("text"), Vector: w.direction()},
-	}})).GetResults()
-	good[*memdv1.AddResponse](w, "Add derived")(w.memory.Add(ctx, &memdv1.AddRequest{Rows: []*memdv1.Row{{
-		Scope: userScope(w.word("user")), Kind: memdv1.Kind_KIND_SUMMARY, Text: w.word("text"),
-		Sources: []*memdv1.Source{{Source: &memdv1.Source_MemoryId{MemoryId: added[0].GetMemoryId()}}},
-	}}}))
-	good[*memdv1.AddResponse](w, "Add again")(w.memory.Add(ctx, &memdv1.AddRequest{Rows: []*memdv1.Row{{
-		Scope: userScope(user), SessionId: session, Kind: memdv1.Kind_KIND_RAW, Text: w.word("text"), EventId: event,
-	}}}))
-	found := good[*memdv1.SearchResponse](w, "Search")(w.memory.Search(ctx, &memdv1.SearchRequest{
-		Scope: userScope(user), Text: w.word("query"), TopK: 5, IncludeShared: true, IncludeVectors: true,
-	}))
-	if len(found.GetHits()) == 0 {
-		w.t.Fatal("Search finds nothing: the test would be vacuous")
+// traces are the spans with all that they carry.
+func (w *world) traces() []byte {
+	var b bytes.Buffer
+	for _, s := range w.spans.GetSpans() {
+		fmt.Fprintf(&b, "%s %+v %+v %+v %+v\n", s.Name, s.Attributes, s.Events, s.Status, s.Resource)
 	}
-	good[*memdv1.SearchResponse](w, "Search")(w.memory.Search(ctx, &memdv1.SearchRequest{
-		Scope: userScope(user), Vector: w.direction(), Filter: &memdv1.Filter{SessionIds: []string{session}, Metadata: map[string]string{w.word("key"): w.word("value")}},
-	}))
-	good[*memdv1.ListResponse](w, "List")(w.memory.List(ctx, &memdv1.ListRequest{Scope: userScope(user), PageSize: 1, IncludeVectors: true}))
-	got := good[*memdv1.GetResponse](w, "Get")(w.memory.Get(ctx, &memdv1.GetRequest{Scope: userScope(user), MemoryId: added[1].GetMemoryId(), IncludeVector: true}))
-	good[*memdv1.UpdateResponse](w, "Update")(w.memory.Update(ctx, &memdv1.UpdateRequest{
-		Scope: userScope(user), MemoryId: added[1].GetMemoryId(), ExpectedVersion: got.GetMemory().GetVersion(),
-		Text: w.word("text"), Vector: w.direction(), Metadata: map[string]string{w.word("key"): w.word("value")},
-	}))
-	good[*memdv1.DeleteResponse](w, "Delete")(w.memory.Delete(ctx, &memdv1.DeleteRequest{Scope: userScope(user), MemoryId: added[2].GetMemoryId()}))
-	other, gone := w.word("user"), w.word("session")
-	good[*memdv1.AddResponse](w, "Add")(w.memory.Add(ctx, &memdv1.AddRequest{Rows: []*memdv1.Row{
-		{Scope: userScope(other), SessionId: gone, Kind: memdv1.Kind_KIND_RAW, Text: w.word("text"), Vector: w.direction()},
-	}}))
-	good[*memdv1.ForgetSessionResponse](w, "ForgetSession")(w.erasure.ForgetSession(ctx, &memdv1.ForgetSessionRequest{
-		App: app, UserId: other, SessionId: gone, RequestId: uuid.NewString(),
-	}))
-	good[*memdv1.ForgetUserResponse](w, "ForgetUser")(w.erasure.ForgetUser(ctx, &memdv1.ForgetUserRequest{
-		App: app, UserId: other, RequestId: uuid.NewString(),
-	}))
-	bad[*memdv1.AddResponse](w, "Add to a forgotten session")(w.memory.Add(ctx, &memdv1.AddRequest{Rows: []*memdv1.Row{
-		{Scope: userScope(other), SessionId: gone, Kind: memdv1.Kind_KIND_RAW, Text: w.word("text"), SourceTime: timestamppb.Now()},
-	}}))
+	return b.Bytes()
 }
 
-// throughEveryFailure is refused in every way there is.
-func (w *world) throughEveryFailure(user, session string) {
-	ctx := w.t.Context()
-	row := func() *memdv1.Row {
-		return &memdv1.Row{Scope: userScope(user), SessionId: session, Kind: memdv1.Kind_KIND_RAW, Text: w.word("text"), Vector: w.direction()}
-	}
-	for what, spoil := range map[string]func(r *memdv1.Row){
-		"a long user id":    func(r *memdv1.Row) { r.Scope = userScope(strings.Repeat(w.word("user"), 30)) },
-		"a long session id": func(r *memdv1.Row) { r.SessionId = strings.Repeat(w.word("session"), 30) },
-		"a long event id":   func(r *memdv1.Row) { r.EventId = strings.Repeat(w.word("event"), 30) },
-		"a long text":       func(r *memdv1.Row) { r.Text = strings.Repeat(w.word("text"), 10_000) },
-		"another dimension": func(r *memdv1.Row) { r.Vector = r.Vector[:32] },
-		"a zero vector":     func(r *memdv1.Row) { r.Vector = make([]float32, dimension) },
-		"large metadata":    func(r *memdv1.Row) { r.Metadata = map[string]string{"k": strings.Repeat(w.word("value"), 1000)} },
-		"sources of a raw row": func(r *memdv1.Row) {
-			r.Sources = []*memdv1.Source{{Source: &memdv1.Source_MemoryId{MemoryId: uuid.NewString()}}}
-		},
-		"a source that is gone": func(r *memdv1.Row) {
-			r.Kind = memdv1.Kind_KIND_FACT
-			r.Sources = []*memdv1.Source{{Source: &memdv1.Source_MemoryId{MemoryId: uuid.NewString()}}}
-		},
-		"a time to come":         func(r *memdv1.Row) { r.SourceTime = timestamppb.New(time.Now().Add(time.Hour)) },
-		"an expiry that is past": func(r *memdv1.Row) { r.ExpiresAt = timestamppb.New(time.Unix(1, 0)) },
-		"a memory id that is not": func(r *memdv1.Row) {
-			r.Kind = memdv1.Kind_KIND_FACT
-			r.Sources = []*memdv1.Source{{Source: &memdv1.Source_MemoryId{MemoryId: w.word("id")}}}
-		},
-		"a NUL in a user id": func(r *memdv1.Row) { r.Scope = userScope(w.word("user") + "\x00") },
-	} {
-		r := row()
-		spoil(r)
-		if _, err := w.memory.Add(ctx, &memdv1.AddRequest{Rows: []*memdv1.Row{r}}); err != nil {
-			w.answers.add(err)
-		} else if what != "a NUL in a user id" {
-			w.t.Errorf("Add with %s succeeded", what)
+// answered is what somebody is answered to whom nothing was said, asking every
+// procedure that can be asked without knowing an id.
+func (w *world) answered(secret string) []byte {
+	w.t.Helper()
+	var b bytes.Buffer
+	good := 0
+	for _, m := range methods() {
+		if !strings.HasPrefix(string(m.Name()), "List") && !strings.HasPrefix(string(m.Name()), "Get") && !strings.HasPrefix(string(m.Name()), "Plan") {
+			continue
+		}
+		body := `{}`
+		if m.Input().Fields().ByName("tenant") != nil {
+			body = `{"tenant":"` + tenant + `"}`
+		}
+		answer, ok := w.ask("/"+string(m.Parent().FullName())+"/"+string(m.Name()), secret, "json", []byte(body), false)
+		b.Write(answer)
+		if ok {
+			good++
 		}
 	}
-	bad[*memdv1.GetResponse](w, "Get")(w.memory.Get(ctx, &memdv1.GetRequest{Scope: userScope(user), MemoryId: w.word("id")}))
-	bad[*memdv1.ListResponse](w, "List")(w.memory.List(ctx, &memdv1.ListRequest{Scope: userScope(user), PageToken: w.word("token")}))
-	bad[*memdv1.SearchResponse](w, "Search")(w.memory.Search(ctx, &memdv1.SearchRequest{Scope: userScope(user), Text: w.word("query"), Vector: w.direction()[:3]}))
-	bad[*memdv1.ForgetUserResponse](w, "ForgetUser")(w.erasure.ForgetUser(ctx, &memdv1.ForgetUserRequest{App: app, UserId: user, RequestId: w.word("request")}))
-	bad[*memdv1.GetTenantResponse](w, "GetTenant")(w.admin.GetTenant(ctx, &memdv1.GetTenantRequest{Name: w.word("tenant")}))
-
-	w.failedStatements()
-
-	// The key service is away, for a user of whose tenant nothing is cached: a
-	// fresh key is needed after every rotation.
-	stop := w.d.KMS.Inject(kmsemu.Fault{Method: "Decrypt", Code: codes.Unavailable, Times: 1_000_000})
-	good[*memdv1.ForgetUserResponse](w, "ForgetUser")(w.forgetLater(w.word("user")))
-	stop()
-	bad[*memdv1.AddResponse](w, "an Add that is cut off")(func() (*memdv1.AddResponse, error) {
-		ctx, cancel := context.WithCancel(ctx)
-		cancel()
-		return w.memory.Add(ctx, &memdv1.AddRequest{Rows: []*memdv1.Row{row()}})
-	}())
-	// Bytes that are no message at all.
-	for _, kind := range []string{"application/json", "application/proto", "application/grpc", "text/plain"} {
-		r, err := http.Post("http://"+w.d.Address+"/memd.v1.MemoryService/Add", kind, strings.NewReader(`{"rows":[{"text":"`+w.word("text")+`", "kind":`))
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		b, _ := io.ReadAll(r.Body)
-		r.Body.Close()
-		w.answers.add(errors.New(string(b)))
+	if good < 3 {
+		w.t.Errorf("only %d procedures answer somebody else, which proves little", good)
 	}
+	return b.Bytes()
 }
 
-// forgetLater forgets somebody while the key service is away for a moment.
-func (w *world) forgetLater(user string) (*memdv1.ForgetUserResponse, error) {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 300*time.Millisecond)
-	defer cancel()
-	r, err := w.erasure.ForgetUser(ctx, &memdv1.ForgetUserRequest{App: app, UserId: user, RequestId: uuid.NewString()})
-	if err != nil {
-		w.answers.add(err)
-		return nil, nil
-	}
-	return r, nil
-}
-
-// failedStatements fails in the database with content in hand: whatever the
-// server and the driver say of it is logged.
-func (w *world) failedStatements() {
-	ctx := w.t.Context()
-	log, err := os.OpenFile(filepath.Join(w.dir, "memd.log"), os.O_APPEND|os.O_WRONLY, 0o600)
+// own is what the user is answered.
+func (w *world) own(user string) []byte {
+	w.t.Helper()
+	found := good[*memdv1.ListResponse](w, "List")(w.memory.List(w.t.Context(), &memdv1.ListRequest{Scope: userScope(user), IncludeVectors: true}))
+	b, err := proto.Marshal(found)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer log.Close()
-	for _, sql := range []string{
-		`SELECT $1::text::int`, `SELECT 1/0 WHERE $1::text <> ''`, `SELECT $1::text::uuid`, `SELECT $1::text::jsonb`,
-		`INSERT INTO memd.subjects (tenant_no, subject_no, app, kind, user_ref, sealed_user_id, admitted_at) VALUES (1, 1, $1, 9, '', '', now())`,
-		`INSERT INTO memd.principals (key_id, name, roles, secret_hash, created_at) VALUES (gen_random_uuid(), $1, 1, '', now())`,
-		`DO $$ BEGIN RAISE EXCEPTION 'no'; END $$; -- $1`,
-	} {
-		err := w.d.Server.Pool.With(ctx, func(db pg.DB) error {
-			_, err := db.Exec(ctx, sql, w.word("parameter"))
-			return err
-		})
-		if err == nil {
-			w.t.Errorf("%s succeeded", sql)
-		}
-		w.answers.add(err)
-		fmt.Fprintln(log, err)
-	}
-}
-
-// control stores canaries without sealing, in a table of the same cluster and
-// in the log, and returns them.
-func (w *world) control() []canary {
-	text, a := word("text")
-	v, b := direction(dimension)
-	conn, err := pgx.Connect(w.t.Context(), w.d.Cluster.URL(dev.Database, ""))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer conn.Close(w.t.Context())
-	var raw []byte
-	for i := range b.forms[:1] {
-		raw = append(raw, b.forms[i]...)
-	}
-	_ = v
-	_, err = conn.Exec(w.t.Context(), `CREATE TABLE public.control (body text, vector bytea)`)
-	if err == nil {
-		_, err = conn.Exec(w.t.Context(), `INSERT INTO public.control VALUES ($1, $2)`, text, raw)
-	}
-	if err == nil {
-		_, err = conn.Exec(w.t.Context(), `CHECKPOINT`)
-	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	log, err := os.OpenFile(filepath.Join(w.dir, "memd.log"), os.O_APPEND|os.O_WRONLY, 0o600)
-	if err == nil {
-		_, err = fmt.Fprintln(log, text)
-		log.Close()
-	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return []canary{a, b}
+	return b
 }
 
 func (w *world) metrics() []byte {

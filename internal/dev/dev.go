@@ -52,7 +52,9 @@ type Config struct {
 	Logger *slog.Logger
 	Embed  embed.Config
 	Tracer trace.TracerProvider
-	Clock  memd.Clock
+	// Registry is where metrics are registered; nil is one of its own.
+	Registry *prometheus.Registry
+	Clock    memd.Clock
 }
 
 // Dev is a running memd.
@@ -215,7 +217,10 @@ func (d *Dev) preparePages(ctx context.Context) error {
 }
 
 func (d *Dev) open(ctx context.Context, c Config) error {
-	metrics, err := node.NewMetrics(prometheus.NewRegistry())
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	metrics, err := node.NewMetrics(c.Registry)
 	if err != nil {
 		return err
 	}
