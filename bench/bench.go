@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os/exec"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -34,6 +35,9 @@ type Config struct {
 	// those figures out; Import imports it and returns the number of turns.
 	Conversations string
 	Import        func(ctx context.Context, url, key, file string) (int, error)
+	// Worker returns memd worker as a process that is not started, with what is to be
+	// in its environment. Nil leaves out the purge whose worker is killed.
+	Worker func(ctx context.Context, env ...string) (*exec.Cmd, error)
 	// Only runs the measurements whose name contains it.
 	Only string
 	// Log is told what is going on.
@@ -85,6 +89,7 @@ var measurements = []measurement{
 	{"import", imports},
 	{"fused", fused},
 	{"million", million},
+	{"kills", kills},      // Ends the worker of the run.
 	{"restore", rollback}, // Ends the memd of the run.
 }
 
@@ -109,7 +114,7 @@ func Run(ctx context.Context, c Config) (figures []Figure, err error) {
 		}
 	}()
 	for _, m := range measurements {
-		if !strings.Contains(m.name, c.Only) || m.name == "million" && !c.Million || (m.name == "import" || m.name == "fused") && c.Conversations == "" {
+		if !strings.Contains(m.name, c.Only) || m.name == "million" && !c.Million || (m.name == "import" || m.name == "fused") && c.Conversations == "" || m.name == "kills" && c.Worker == nil {
 			continue
 		}
 		began := time.Now()

@@ -127,33 +127,43 @@ BEGIN
   END LOOP;
 END $do$`
 
-func (l *lab) purgeTenant(ctx context.Context) ([]Figure, error) {
-	t, err := l.tenant(ctx, "purged", purgeDimension)
+// plant makes a tenant with the users, sessions and artifacts of the figures, takes
+// it to where it can be purged, and returns the way to the tables.
+func (l *lab) plant(ctx context.Context, name string) (*tenant, *pgx.Conn, error) {
+	t, err := l.tenant(ctx, name, purgeDimension)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := l.converse(ctx, t, l.newUser(), purgedSessions, 1, purgedArtifacts, 64); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	owner, err := pgx.Connect(ctx, l.d.Cluster.URL(dev.Database, ""))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer func() { _ = owner.Close(ctx) }() // The lab ends with its cluster.
 	for _, sql := range []string{
 		`SET search_path = memd, public`,
 		fmt.Sprintf(sqlClone, t.No, purgedUsers-1), `ANALYZE`, `CHECKPOINT`,
 		fmt.Sprintf(`UPDATE tenants SET state = 5 WHERE tenant_no = %d`, t.No),
 	} {
 		if _, err := owner.Exec(ctx, sql); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	var files int64
 	err = owner.QueryRow(ctx, `SELECT count(*) FROM artifacts WHERE tenant_no = $1`, t.No).Scan(&files)
 	if err != nil || files != purgedUsers*purgedSessions*purgedArtifacts {
-		return nil, fmt.Errorf("%d artifacts were planted: %w", files, err)
+		return nil, nil, fmt.Errorf("%d artifacts were planted: %w", files, err)
 	}
+	return t, owner, nil
+}
+
+func (l *lab) purgeTenant(ctx context.Context) ([]Figure, error) {
+	_, owner, err := l.plant(ctx, "purged")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = owner.Close(ctx) }() // The lab ends with its cluster.
 	neighbour, err := l.tenant(ctx, "neighbour", purgeDimension)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ type benchCmd struct {
 	Million       bool   `help:"Also load 1,000,000 rows and forget a user among them (minutes)."`
 	RestoreRows   int    `default:"100000" help:"Rows of the dump that is restored; 1,000,000 for the figure of the design."`
 	Conversations string `help:"File of JSON lines to import, for the figures of memd import and of fused searches."`
-	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, erase, export, import, fused, million, restore."`
+	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, erase, export, import, fused, million, kills, restore."`
 	JSON          bool   `name:"json" help:"Write the figures as JSON instead of a table."`
 }
 
@@ -38,7 +38,7 @@ func (c *benchCmd) Run(ctx context.Context, con *console) (err error) {
 	tuneGarbage(con.Getenv, 0) // as memd serve does
 	figures, err := bench.Run(ctx, bench.Config{
 		Dir: dir, PlainRows: c.PlainRows, Runs: c.Runs, Million: c.Million, RestoreRows: c.RestoreRows,
-		Conversations: c.Conversations, Import: importWithThisBinary, Only: c.Only, Log: con.Stderr,
+		Conversations: c.Conversations, Import: importWithThisBinary, Worker: workerOfThisBinary, Only: c.Only, Log: con.Stderr,
 	})
 	if err != nil {
 		return err
@@ -47,6 +47,17 @@ func (c *benchCmd) Run(ctx context.Context, con *console) (err error) {
 		return bench.WriteJSON(con.Stdout, figures)
 	}
 	return bench.WriteTable(con.Stdout, figures)
+}
+
+// workerOfThisBinary is memd worker as a process of its own, to be killed.
+func workerOfThisBinary(ctx context.Context, env ...string) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, "worker", "--one-ledger", "--target-allow-private")
+	cmd.Env = append(os.Environ(), env...)
+	return cmd, nil
 }
 
 var importedTurns = regexp.MustCompile(`imported (\d+) turns`)

@@ -72,6 +72,8 @@ type Dev struct {
 	config   Config
 	listener net.Listener
 	stop     context.CancelFunc
+	rest     context.CancelFunc // of the worker alone
+	rested   chan struct{}
 	running  *errgroup.Group // server and worker
 	kms      errgroup.Group
 	ended    <-chan struct{}
@@ -126,7 +128,9 @@ func Start(ctx context.Context, c Config) (_ *Dev, err error) {
 		return nil, err
 	}
 	d.running.Go(func() error { return d.Server.Run(running, d.listener) })
-	d.running.Go(func() error { return d.Worker.Run(running) })
+	working, rest := context.WithCancel(running)
+	d.rest, d.rested = rest, make(chan struct{})
+	d.running.Go(func() error { defer close(d.rested); return d.Worker.Run(working) })
 	d.running.Go(func() error {
 		select {
 		case <-running.Done():
@@ -279,6 +283,13 @@ func (d *Dev) ServeAt(ctx context.Context, clock memd.Clock) (address string, cl
 		stop()
 		return errors.Join(<-ended, server.Close(context.WithoutCancel(ctx)))
 	}, nil
+}
+
+// StopWorker ends the worker in good order: what is accepted from then on waits for
+// another, which comes by the same URLs.
+func (d *Dev) StopWorker() {
+	d.rest()
+	<-d.rested
 }
 
 // Identity is how one of the emulator's callers is configured.
