@@ -62,7 +62,7 @@ func logCall(ctx context.Context, l *slog.Logger, spec connect.Spec, c *call, to
 	level := slog.LevelDebug
 	code := "ok"
 	if answer != nil {
-		level, code = levelOf(answer.Code()), answer.Code().String()
+		level, code = levelOf(answer.Code(), c.reason), answer.Code().String()
 	}
 	if !l.Enabled(ctx, level) {
 		return
@@ -86,7 +86,13 @@ func logCall(ctx context.Context, l *slog.Logger, spec connect.Spec, c *call, to
 	l.LogAttrs(ctx, level, "call", attrs...)
 }
 
-func levelOf(code connect.Code) slog.Level {
+func levelOf(code connect.Code, reason memdv1.Reason) slog.Level {
+	switch reason {
+	case memdv1.Reason_REASON_TOO_MANY_CALLS: // As many as somebody likes: they are counted.
+		return slog.LevelDebug
+	case memdv1.Reason_REASON_QUOTA_REACHED:
+		return slog.LevelInfo
+	}
 	switch code {
 	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss:
 		return slog.LevelError

@@ -238,6 +238,9 @@ func TestQuota_CallsASecond(t *testing.T) {
 	if wait := retryInfo(t, err); wait != 500*time.Millisecond {
 		t.Errorf("to be repeated after %v", wait)
 	}
+	if strings.Contains(second.log.String(), `"level":"WARN"`) {
+		t.Error("a refusal is a warning: whoever floods the calls floods the log")
+	}
 	if after := info.ResponseHeader().Get("Retry-After"); after != "1" {
 		t.Errorf("Retry-After: %q", after)
 	}
