@@ -8,11 +8,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/compact"
+	"forgettable.dev/memd/internal/memdtest"
 	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/memory"
 	"forgettable.dev/memd/memory/sketches"
@@ -373,4 +375,30 @@ func TestService_Search_indexedMeanwhile(t *testing.T) {
 	if !replicas[0].Coded(b.tenant.No, provenance.RefOf(b.keys(), shared())) {
 		t.Error("the scope has not come back into memory")
 	}
+}
+
+// A worker that compacts builds sketches by itself, and a compaction finds none left of
+// what was forgotten.
+func TestSketcher_Run(t *testing.T) {
+	c := &clock{}
+	b := &bundle{Stack: memdtest.Start(t, memdtest.WithClock(c), memdtest.WithCompaction()), t: t, clock: c}
+	b.srv, _ = b.Server()
+	b.m = b.srv.Memory
+	p := memdtest.Policy()
+	wide(&p)
+	b.tenant = b.Tenant("acme", p)
+	m := b.indexed()
+	b.crowd(rand.New(rand.NewPCG(1, 2)), 1)
+	q := memory.Query{Scope: user("ada"), Vector: random(rand.New(rand.NewPCG(3, 4)), 64), TopK: 3}
+	want := b.search(b.m, q)
+	b.search(m, q)
+	b.waitFor(`SELECT count(*) FROM memd.sketches WHERE state = 3`, 1)
+	if diff := cmp.Diff(want, b.search(m, q)); diff != "" {
+		t.Error(diff)
+	}
+	b.ForgetUser(b.srv, b.tenant, "app", "ada")
+	if b.tables() != 0 {
+		t.Error("sketches are left of somebody who was forgotten")
+	}
+	b.waitFor(`SELECT count(*) FROM memd.sketches`, 0)
 }

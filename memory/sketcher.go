@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,8 @@ type Sketcher struct {
 	Keys           func(ctx context.Context, tenant memd.TenantNo) (*shred.Keys, error)
 	Clock          memd.Clock
 	Logger         *slog.Logger
+	// Interval is how often it looks what there is to do. Zero is 5 s.
+	Interval time.Duration
 	// ManyChanged is how many rows have to have changed since a table was brought up to
 	// date for that to be done again: until then each search reads them. Zero is 1,000.
 	ManyChanged int64
@@ -35,8 +38,7 @@ type Sketcher struct {
 }
 
 const (
-	// SketchInterval is how often a Sketcher looks what there is to do.
-	SketchInterval = 5 * time.Second
+	sketchInterval = 5 * time.Second
 	manyChanged    = 1000
 	// longChanged is after how long a table is brought up to date whatever changed.
 	longChanged = 10 * time.Minute
@@ -49,7 +51,7 @@ const (
 
 // Run works until ctx ends, and breaks off what it is at.
 func (s *Sketcher) Run(ctx context.Context) {
-	tick := time.NewTicker(SketchInterval)
+	tick := time.NewTicker(cmp.Or(s.Interval, sketchInterval))
 	defer tick.Stop()
 	for {
 		if err := s.Round(ctx); err != nil && ctx.Err() == nil {

@@ -167,7 +167,7 @@ func (f *fakeServer) Search(_ context.Context, req *memdv1.SearchRequest) (*memd
 	if req.GetScope().GetUser().GetUserId() == "fenced" {
 		return &memdv1.SearchResponse{Fenced: true}, nil
 	}
-	resp := &memdv1.SearchResponse{}
+	resp := &memdv1.SearchResponse{Fused: req.GetLexicalWeight() == 0.5}
 	for _, m := range f.in(req.GetScope(), req.GetFilter()) {
 		if strings.Contains(strings.ToLower(m.GetText()), strings.ToLower(req.GetText())) && len(resp.Hits) < int(req.GetTopK()) {
 			resp.Hits = append(resp.Hits, &memdv1.Hit{Memory: m, Score: 0.5})

@@ -138,7 +138,7 @@ func (s *Stack) compaction() node.Compaction {
 	if err != nil {
 		s.t.Fatalf("preparing compaction: %v", err)
 	}
-	return node.Compaction{URL: s.DB.URL(compact.Role), Disk: compact.Disk{DataDir: "/"}}
+	return node.Compaction{URL: s.DB.URL(compact.Role), Disk: compact.Disk{DataDir: "/"}, SketchInterval: 100 * time.Millisecond}
 }
 
 // StopWorker ends the worker in good order; accepted work stays undone.

@@ -21,6 +21,8 @@ type Compaction struct {
 	Disk compact.Disk
 	// ErasureInterval is compact.Config's; zero is its default.
 	ErasureInterval time.Duration
+	// SketchInterval is memory.Sketcher's; zero is its default.
+	SketchInterval time.Duration
 }
 
 // openCompaction opens what compacts, if there is a connection for it.
@@ -48,7 +50,8 @@ func (w *Worker) openSketches(c WorkerConfig) error {
 	}
 	w.sketcher = &memory.Sketcher{
 		Pool: w.Pool, Maintain: w.maintain.Pool(), Clock: c.Clock, Logger: c.Logger,
-		Keys: func(ctx context.Context, t memd.TenantNo) (*shred.Keys, error) { return w.keyring.Keys(ctx, t, 0) },
+		Interval: c.Compaction.SketchInterval,
+		Keys:     func(ctx context.Context, t memd.TenantNo) (*shred.Keys, error) { return w.keyring.Keys(ctx, t, 0) },
 	}
 	return c.Metrics.sketches(w.sketcher.Building)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect/v2"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -124,6 +125,21 @@ func TestMemory_EveryFieldArrives(t *testing.T) {
 		found, err := b.Search(ctx, &memdv1.SearchRequest{Scope: alice, Text: "elm street", IncludeShared: includeShared})
 		if err != nil || len(found.GetHits()) != want {
 			t.Errorf("include_shared %v: %v, %v", includeShared, found, err)
+		}
+	}
+	for weight, fused := range map[float32]bool{0: false, 0.5: true, 1: true} {
+		found, err := b.Search(ctx, &memdv1.SearchRequest{Scope: alice, Text: "elm street", IncludeShared: true, LexicalWeight: weight})
+		if err != nil || len(found.GetHits()) != 2 || found.GetFused() != fused {
+			t.Errorf("lexical_weight %g: %v, %v", weight, found, err)
+		}
+	}
+	for field, bad := range map[string]*memdv1.SearchRequest{
+		"lexical_weight": {Scope: alice, Text: "elm", LexicalWeight: 1.5},
+		"text":           {Scope: alice, Vector: make([]float32, 384), LexicalWeight: 1},
+	} {
+		_, err := b.Search(ctx, bad)
+		if got := answerOf(t, err); got.code != connect.CodeInvalidArgument || !strings.Contains(got.message, field) {
+			t.Errorf("%s: %v", field, got)
 		}
 	}
 	for name, c := range map[string]struct {
