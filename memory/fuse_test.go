@@ -85,7 +85,10 @@ func TestService_Search_fusedForgets(t *testing.T) {
 		return r
 	}
 	b.add(of("ada", "a secret word"), of("bob", "a word"))
-	q := memory.Query{Scope: shared(), Text: "secret", Vector: unit(0), LexicalWeight: 0.5}
+	q := memory.Query{Scope: shared(), Text: "secret", Vector: unit(0)}
+	b.search(b.m, q)
+	_, wordless := b.m.Resident()
+	q.LexicalWeight = 0.5
 	b.search(b.m, q)
 	ref := provenance.RefOf(b.keys(), shared())
 	rows, words, wiped := b.m.Worded(b.tenant.No, ref)
@@ -93,6 +96,9 @@ func TestService_Search_fusedForgets(t *testing.T) {
 		t.Fatalf("%d rows have words, %d of them", rows, words)
 	}
 	_, before := b.m.Resident()
+	if before <= wordless {
+		t.Error("words take no memory")
+	}
 	b.ForgetUser(b.srv, b.tenant, "app", "ada")
 	if got := texts(b.search(b.m, q).Hits); !cmp.Equal(got, []string{"a word"}) {
 		t.Errorf("%q", got)

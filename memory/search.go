@@ -182,6 +182,9 @@ func (s *Service) search(ctx context.Context, t Tenant, scopes []memd.Scope, p p
 	}
 	for i, v := range views {
 		if v.scanned || v.fenced {
+			if v.worded {
+				s.residents.resized(v.key, v.r) // by the words that it learnt
+			}
 			continue
 		}
 		err := v.scan(p, i)
