@@ -1,7 +1,6 @@
 package erasure_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -96,12 +95,12 @@ func expiry(class memd.Class) broken {
 func TestInvariant5_CrashSweep(t *testing.T) {
 	for _, c := range kinds {
 		t.Run(c.name, func(t *testing.T) {
-			w := newSweep(t)
-			want := w.unbroken(c)
 			for i, mode := range fault.Modes {
 				t.Run(mode.String(), func(t *testing.T) {
-					w.t = t
-					w.each(c, mode, i*stride/len(fault.Modes), want)
+					t.Parallel() // Each has a memd of its own, and one waits for its database most of the time.
+					w := newSweep(t)
+					w.openBroken()
+					w.each(c, mode, i*stride/len(fault.Modes), w.unbroken(c))
 				})
 			}
 		})
@@ -135,6 +134,7 @@ type sweep struct {
 	fuse     *fault.Fuse
 	wire     *fault.Wire
 	clean    *erasure.Runner
+	broken   *erasure.Runner // behind the fuse, see openBroken
 	caller   *purge.Caller
 	store    *outsideStore
 	storeURL string
@@ -169,6 +169,27 @@ func newSweep(t *testing.T) *sweep {
 	t.Cleanup(wire.Close)
 	w.other = w.populate()
 	return w
+}
+
+// openBroken makes the runner that is broken off, one for all points: a new
+// connection costs the server as much as a hundred statements.
+func (w *sweep) openBroken() {
+	w.t.Helper()
+	pool, err := pg.Open(w.t.Context(), pg.Config{URL: w.wire.URL, MaxConns: 4})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(pool.Close)
+	folder, err := ledger.OpenFolder(w.Ledger)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = folder.Close() })
+	var caller *purge.Caller
+	if w.broken, caller, err = w.runnerBehind(w.t.Context(), w.fuse, pool, folder); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(caller.Close)
 }
 
 // unbroken returns the state that every broken erasure must end in.
@@ -235,26 +256,12 @@ func (w *sweep) breakAt(c broken, k int, mode fault.Mode, want string) (kind str
 // runBroken runs a job behind the fuse: once, or, after a stumble, on and on with
 // the same runner, as a worker does.
 func (w *sweep) runBroken(j erasure.Job, mode fault.Mode) error {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
-	defer cancel()
-	pool, err := pg.Open(ctx, pg.Config{URL: w.wire.URL, MaxConns: 4})
-	if err != nil {
-		return err
+	if mode == fault.CrashBefore || mode == fault.CrashAfter {
+		defer w.broken.Pool.Raw().Reset() // What it has cut.
 	}
-	defer pool.Close()
-	folder, err := ledger.OpenFolder(w.Ledger)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = folder.Close() }()
-	r, caller, err := w.runnerBehind(ctx, w.fuse, pool, folder)
-	if err != nil {
-		return err
-	}
-	defer caller.Close()
-	err = w.finish(r, j)
+	err := w.finish(w.broken, j)
 	for tries := 0; err != nil && tries < 5 && (mode == fault.StumbleBefore || mode == fault.StumbleAfter); tries++ {
-		err = w.finish(r, j)
+		err = w.finish(w.broken, j)
 	}
 	return err
 }
