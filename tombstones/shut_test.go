@@ -101,7 +101,7 @@ func TestShut_WhatTheApplicationMayNot(t *testing.T) {
 		"the state of a tenant":             `UPDATE memd.tenants SET state = 2`,
 		"an API key's roles":                `UPDATE memd.principals SET roles = 31`,
 		"dropping an API key":               `DELETE FROM memd.principals`,
-		"the guard, by hand":                `SELECT memd.guard('{1}', '{1}', '{1}', '{now}')`,
+		"the guard, by hand":                `SELECT memd.guard('{1}', '{1}', '{1}', '{now}', true)`,
 		"one of the guard's locks":          `SELECT memd.try_lock(1, 1)`,
 		"the guard's locks":                 `SELECT memd.lock_refs('{}')`,
 		"the guard's locks, waiting":        `SELECT memd.wait_refs('{}')`,
