@@ -16,6 +16,7 @@ import (
 
 	"forgettable.dev/memd"
 	"forgettable.dev/memd/erasure"
+	"forgettable.dev/memd/internal/node"
 	"forgettable.dev/memd/memory"
 )
 
@@ -25,8 +26,8 @@ const (
 	heapLimit = 512 << 20
 )
 
-// TestEndurance has people add, update, delete, search and be forgotten on two
-// replicas, while PostgreSQL is restarted and killed and the key service goes
+// TestEndurance has people add, update, delete, search, talk, save files and be
+// forgotten on two replicas, and operators make archives, compact and expire, while PostgreSQL is restarted and killed and the key service goes
 // away. What was acknowledged must be there, what was forgotten must not, at
 // every search; errors are of the kinds that say "try again"; and in the end
 // nothing is left over: no memory, no connection, no goroutine.
@@ -43,20 +44,23 @@ func TestEndurance(t *testing.T) {
 	for i := range crowd {
 		crowd[i] = &person{
 			r: r, rng: rand.New(rand.NewPCG(s, uint64(i))), scope: memd.Scope{App: "app", UserID: fmt.Sprintf("user-%d", i)},
-			live: map[uuid.UUID]int64{}, unsure: map[uuid.UUID]bool{}, dead: map[uuid.UUID]bool{},
+			live: map[uuid.UUID]int64{}, unsure: map[uuid.UUID]bool{}, dead: map[uuid.UUID]bool{}, talks: talks{sessions: map[string]*talk{}},
 		}
 		group.Go(func() { crowd[i].liveOn(ctx) })
 	}
+	var operated int64
+	group.Go(func() { operated = r.clerk(ctx, rand.New(rand.NewPCG(s, 1<<33))) })
 	troubles := r.trouble(ctx, rand.New(rand.NewPCG(s, 1<<32)))
 	group.Wait()
 
 	var total tally
 	for _, p := range crowd {
 		p.check(t.Context(), "at the end")
+		p.checkTalks(t.Context(), "at the end")
 		total.add(&p.tally)
 	}
-	t.Logf("%v with %d troubles: %s", lasts, troubles, &total)
-	if total.forgotten.Load() == 0 || total.added.Load() == 0 || total.checked.Load() == 0 {
+	t.Logf("%v with %d troubles and %d acts of operators: %s", lasts, troubles, operated, &total)
+	if operated == 0 || total.said.Load() == 0 || total.forgotten.Load() == 0 || total.added.Load() == 0 || total.checked.Load() == 0 {
 		t.Error("hardly anything happened: the test would be vacuous")
 	}
 	r.bounded(t)
@@ -90,21 +94,22 @@ func (r *rig) trouble(ctx context.Context, rng *rand.Rand) int {
 
 // tally counts what people did.
 type tally struct {
-	added, updated, deleted, checked, forgotten, retried atomic.Int64
+	added, updated, deleted, said, checked, forgotten, retried atomic.Int64
 }
 
 func (a *tally) add(b *tally) {
 	a.added.Add(b.added.Load())
 	a.updated.Add(b.updated.Load())
 	a.deleted.Add(b.deleted.Load())
+	a.said.Add(b.said.Load())
 	a.checked.Add(b.checked.Load())
 	a.forgotten.Add(b.forgotten.Load())
 	a.retried.Add(b.retried.Load())
 }
 
 func (a *tally) String() string {
-	return fmt.Sprintf("%d rows added, %d updated, %d deleted, %d answers checked, %d erasures, %d calls to be tried again",
-		a.added.Load(), a.updated.Load(), a.deleted.Load(), a.checked.Load(), a.forgotten.Load(), a.retried.Load())
+	return fmt.Sprintf("%d rows added, %d updated, %d deleted, %d events and files, %d answers checked, %d erasures, %d calls to be tried again",
+		a.added.Load(), a.updated.Load(), a.deleted.Load(), a.said.Load(), a.checked.Load(), a.forgotten.Load(), a.retried.Load())
 }
 
 // person is a user with one thing going on at a time, so that what must be
@@ -118,6 +123,7 @@ type person struct {
 	live   map[uuid.UUID]int64
 	unsure map[uuid.UUID]bool
 	dead   map[uuid.UUID]bool
+	talks  talks
 	events int
 	life   int
 }
@@ -126,12 +132,18 @@ func (p *person) liveOn(ctx context.Context) {
 	for ctx.Err() == nil {
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), perCall)
 		switch n := p.rng.IntN(100); {
-		case n < 40:
+		case n < 30:
 			p.add(call)
-		case n < 50:
+		case n < 38:
 			p.update(call)
-		case n < 58:
+		case n < 44:
 			p.delete(call)
+		case n < 54:
+			p.talk(call)
+		case n < 60:
+			p.save(call)
+		case n < 68:
+			p.checkTalks(call, "under way")
 		case n < 98:
 			p.check(call, "under way")
 		default:
@@ -141,9 +153,9 @@ func (p *person) liveOn(ctx context.Context) {
 	}
 }
 
-func (p *person) store() *memory.Service {
-	return p.r.servers[p.rng.IntN(len(p.r.servers))].Memory
-}
+func (p *person) server() *node.Server { return p.r.servers[p.rng.IntN(len(p.r.servers))] }
+
+func (p *person) store() *memory.Service { return p.server().Memory }
 
 // passing reports whether a call failed in a way that passes, and fails the
 // test if it failed in another.
@@ -306,6 +318,7 @@ func (p *person) forget(ctx context.Context) {
 	}
 	clear(p.live)
 	clear(p.unsure)
+	p.talks.forgotten()
 	p.forgotten.Add(1)
 	p.life++ // who returns has other sessions: the old ones are dead
 }
@@ -318,8 +331,10 @@ func (r *rig) bounded(t *testing.T) {
 	}
 	defer conn.Close(t.Context())
 	var n, most int
-	// A pool and a listener for each process, and this connection.
-	most = (len(r.servers)+1)*(maxConns+1) + 1
+	// A pool, a listener and the journal's for each process, what compacts, and
+	// this connection.
+	const journal, compacting = 3, 4
+	most = (len(r.servers)+1)*(maxConns+1+journal) + compacting + 1
 	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'`).Scan(&n); err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"forgettable.dev/memd"
+	"forgettable.dev/memd/compact"
 	"forgettable.dev/memd/internal/cluster"
 	"forgettable.dev/memd/internal/memdtest"
 	"forgettable.dev/memd/internal/node"
@@ -84,8 +86,13 @@ func build(t *testing.T, servers int) *rig {
 	if err := pg.Migrate(t.Context(), r.pg.URL("memd", "")); err != nil {
 		t.Fatal(err)
 	}
+	// Its owner may vacuum.
+	if err := r.exec(`ALTER DATABASE memd OWNER TO ` + compact.Role); err != nil {
+		t.Fatal(err)
+	}
 	w, err := node.OpenWorker(t.Context(), node.WorkerConfig{
 		Common: r.common(node.WorkerRole, kmsemu.Worker), Shredder: r.identity(kmsemu.Shredder),
+		Compaction: node.Compaction{URL: r.pg.URL("memd", compact.Role), Disk: compact.Disk{DataDir: r.pg.Data()}, ErasureInterval: time.Second},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -107,6 +114,15 @@ func build(t *testing.T, servers int) *rig {
 	return r
 }
 
+func (r *rig) exec(sql string) error {
+	conn, err := pgx.Connect(r.t.Context(), r.pg.URL("memd", ""))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(r.t.Context(), sql)
+	return errors.Join(err, conn.Close(r.t.Context()))
+}
+
 // run runs a process's loop until the test ends.
 func (r *rig) run(loop func(ctx context.Context) error, closing func(ctx context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,7 +142,7 @@ func (r *rig) common(role string, id kmsemu.Identity) node.Common {
 		r.t.Fatal(err)
 	}
 	return node.Common{
-		DatabaseURL: r.pg.URL("memd", role), MaxConns: maxConns, KMS: r.identity(id), Metrics: metrics, Ledgers: []string{filepath.Join(r.dir, "ledger")},
+		DatabaseURL: r.pg.URL("memd", role), MaxConns: maxConns, KMS: r.identity(id), Metrics: metrics, Ledgers: []string{filepath.Join(r.dir, "ledger")}, Exports: filepath.Join(r.dir, "exports"),
 		Logger: slog.New(slog.NewJSONHandler(r.logs, nil)),
 	}
 }
