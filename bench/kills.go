@@ -39,11 +39,11 @@ const sqlWorkers = `SELECT count(*) FROM pg_stat_activity WHERE datname = curren
 // kills measures the purge of a tenant whose worker, a process of its own, is killed
 // ten times, at moments picked at random after it has taken the purge up.
 func kills(ctx context.Context, l *lab) ([]Figure, error) {
-	l.d.StopWorker()
 	t, owner, err := l.plant(ctx, "killed")
 	if err != nil {
 		return nil, err
 	}
+	l.d.StopWorker()
 	defer func() { _ = owner.Close(ctx) }() // The lab ends with its cluster.
 	if err := l.approve(ctx, "killed"); err != nil {
 		return nil, err
