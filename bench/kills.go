@@ -138,6 +138,10 @@ func (v *victim) run(ctx context.Context, limit time.Duration) (over bool, err e
 			return false, err
 		}
 	}
+	ours, err := v.count(ctx, sqlWorkers) // Idle connections of the worker that rests.
+	if err != nil {
+		return false, err
+	}
 	d := v.l.d
 	cmd, err := v.l.c.Worker(ctx, "MEMD_DATABASE_URL="+d.Cluster.URL("memd", "memd_worker"), "MEMD_LEDGER="+d.Ledger, "MEMD_KMS=emulator:"+d.KMSAddress,
 		"MEMD_KMS_TOKEN="+d.KMS.Tokens()[kmsemu.Worker], "MEMD_SHREDDER_KMS_TOKEN="+d.KMS.Tokens()[kmsemu.Shredder])
@@ -152,7 +156,7 @@ func (v *victim) run(ctx context.Context, limit time.Duration) (over bool, err e
 			err = e
 		}
 		if err == nil {
-			_, err = v.until(ctx, time.Minute, func(n int64) bool { return n == 0 }, sqlWorkers)
+			_, err = v.until(ctx, time.Minute, func(n int64) bool { return n <= ours }, sqlWorkers)
 		}
 	}()
 	one := func(n int64) bool { return n > 0 }

@@ -19,7 +19,7 @@ import (
 const (
 	purgeKills = 10
 	// crowd is how many users the tenant has, in pages of PurgePage.
-	crowd = 12 * erasure.PurgePage
+	crowd = 6 * erasure.PurgePage
 )
 
 // work is what a purge has done, whether or not it was committed: rows written in
