@@ -100,6 +100,9 @@ END $$;
 CREATE FUNCTION memd.void_sketches_of_hidden() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+  -- In one order, or two who are forgotten at once could wait for each other.
+  PERFORM FROM memd.sketches s WHERE (s.tenant_no, s.owner_no) IN (SELECT n.tenant_no, n.owner_no FROM new_rows n)
+  ORDER BY s.tenant_no, s.owner_no FOR UPDATE;
   UPDATE memd.sketches s SET state = 1, sketch_no = NULL, relation = NULL
   FROM new_rows n WHERE s.tenant_no = n.tenant_no AND s.owner_no = n.owner_no;
   RETURN NULL;
