@@ -57,8 +57,8 @@ model: ## Check the model of the fence, whole and with each part of the design t
 
 .PHONY: attack
 attack: setup ## Race writers against fences for a long time, and break erasures off at every point (ATTACK=5 minutes each)
-	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestRace_' -timeout 6h ./tombstones
-	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -race -v -run '^TestRace_' -timeout 6h ./tombstones
+	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestRace_' -timeout 6h ./tombstones ./sessions ./artifacts
+	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -race -v -run '^TestRace_' -timeout 6h ./tombstones ./sessions ./artifacts
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestInvariant5_' -timeout 6h ./erasure
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -run '^TestInvariant5_' -timeout 6h ./shred
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -timeout 6h ./internal/attack
