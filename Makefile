@@ -64,8 +64,17 @@ attack: setup ## Race writers against fences for a long time, and break erasures
 	MEMD_ATTACK=$(ATTACK) $(GO) test -count=1 -v -timeout 6h ./internal/attack
 
 .PHONY: bench
-bench: setup ## Measure memd beside pgvector, in one run (CONVERSATIONS=FILE, BENCHFLAGS=--million)
+bench: setup ## Measure memd beside other stores, for ten minutes (CONVERSATIONS=FILE, BENCHFLAGS=--only=tiers)
 	$(GO) run ./cmd/memd bench $(if $(CONVERSATIONS),--conversations=$(CONVERSATIONS)) $(BENCHFLAGS)
+
+.PHONY: bench-full
+bench-full: setup ## Measure everything, up to 1,000,000 rows: for hours, in 30 GB (CONVERSATIONS=FILE)
+	$(GO) run ./cmd/memd bench --tier-rows=1000000 --all-tiers --million --restore-rows=1000000 \
+	  $(if $(CONVERSATIONS),--conversations=$(CONVERSATIONS)) $(BENCHFLAGS)
+
+.PHONY: bench-report
+bench-report: ## Write docs/benchmarks.md's tables and charts from docs/benchmarks.json
+	$(GO) run ./bench/report docs/benchmarks.json docs/benchmarks.md docs/charts
 
 .PHONY: microbench
 microbench: setup ## Run the packages' own benchmarks (BENCHTIME=1s)

@@ -59,7 +59,8 @@ var mayImport = map[string][]string{
 	"internal/node":       {".", "gen/...", "shred/...", "internal/server", "internal/auth", "internal/pg", "journal", "provenance", "tombstones", "memory", "sessions", "artifacts", "tenants", "erasure", "purge", "embed", "canary", "receipts", "compact", "export"},
 	"internal/dev":        {".", "compact", "internal/cluster", "internal/pg", "internal/auth", "internal/node", "tenants", "embed", "shred/kmsemu"},
 	"internal/demo":       {".", "gen/...", "eraser", "internal/cluster", "backup", "internal/dev", "internal/auth", "shred/...", "tenants"},
-	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "internal/pg", "journal", "backup", "restore", "memory", "sessions", "tenants", "shred/...", "artifacts", "erasure", "export"},
+	"bench":               {".", "gen/...", "internal/dev", "internal/auth", "internal/pg", "journal", "backup", "restore", "memory", "sessions", "tenants", "shred/...", "artifacts", "erasure", "export", "embed"},
+	"bench/report":        {"bench"},
 	"internal/attack":     {},
 	"internal/cleartext":  {},
 	"internal/memdtest":   {"./..."},
@@ -71,6 +72,8 @@ var mayImport = map[string][]string{
 var onlyFrom = map[string][]string{
 	"cloud.google.com/go/kms/apiv1": {"shred/gcpkms"},
 	"connectrpc.com/":               {"gen/...", "internal/server/...", "bench", "cmd/...", "eraser", "purge"},
+	"github.com/philippgille/":      {"bench"},
+	"gonum.org/":                    {"bench/report"},
 	"github.com/riverqueue/river":   {"erasure", "internal/pg"},
 	"github.com/riverqueue/river/":  {"erasure", "internal/pg"},
 	"testing":                       {"internal/pgtest", "internal/memdtest", "shred/kmstest"},

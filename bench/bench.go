@@ -38,6 +38,12 @@ type Config struct {
 	// Worker returns memd worker as a process that is not started, with what is to be
 	// in its environment. Nil leaves out the purge whose worker is killed.
 	Worker func(ctx context.Context, env ...string) (*exec.Cmd, error)
+	// TierFrom and TierRows bound the rows of a scope in the comparison of stores;
+	// zero means 1,000 and 100,000. AllTiers also compares them with longer vectors and with fewer
+	// isotropic ones.
+	TierFrom int
+	TierRows int
+	AllTiers bool
 	// Only runs the measurements whose name contains it.
 	Only string
 	// Log is told what is going on.
@@ -58,6 +64,13 @@ type Figure struct {
 	Must  string  `json:"must"`
 	Met   bool    `json:"met"`
 	Note  string  `json:"note,omitempty"`
+}
+
+// Report is what one run measured.
+type Report struct {
+	Machine Machine  `json:"machine"`
+	Figures []Figure `json:"figures"`
+	Tiers   []Cell   `json:"tiers,omitempty"`
 }
 
 // against makes a figure with a peer. met decides from ours/peer.
@@ -81,6 +94,7 @@ var measurements = []measurement{
 	{"keytree", keyTree},
 	{"search", searches},
 	{"memory", residentMemory},
+	{"tiers", tiers},
 	{"add", adds},
 	{"session", conversations},
 	{"forget", forgets},
@@ -94,25 +108,32 @@ var measurements = []measurement{
 }
 
 // Run takes every figure that is asked for.
-func Run(ctx context.Context, c Config) (figures []Figure, err error) {
+func Run(ctx context.Context, c Config) (r Report, err error) {
 	if c.PlainRows == 0 {
 		c.PlainRows = 200_000
 	}
 	if c.Runs == 0 {
 		c.Runs = 3
 	}
+	if c.TierRows == 0 {
+		c.TierRows = 100_000
+	}
 	if c.RestoreRows == 0 {
 		c.RestoreRows = 100_000
 	}
 	l, err := open(ctx, c)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	defer func() {
+		r.Tiers = l.cells
 		if e := l.close(); err == nil {
 			err = e
 		}
 	}()
+	if r.Machine, err = l.machine(ctx); err != nil {
+		return r, err
+	}
 	for _, m := range measurements {
 		if !strings.Contains(m.name, c.Only) || m.name == "million" && !c.Million || (m.name == "import" || m.name == "fused") && c.Conversations == "" || m.name == "kills" && c.Worker == nil {
 			continue
@@ -121,19 +142,19 @@ func Run(ctx context.Context, c Config) (figures []Figure, err error) {
 		fmt.Fprintf(c.Log, "measuring %s\n", m.name)
 		got, err := m.run(ctx, l)
 		if err != nil {
-			return figures, fmt.Errorf("measuring %s: %w", m.name, err)
+			return r, fmt.Errorf("measuring %s: %w", m.name, err)
 		}
-		figures = append(figures, got...)
+		r.Figures = append(r.Figures, got...)
 		fmt.Fprintf(c.Log, "measured %s in %s\n", m.name, time.Since(began).Round(time.Second))
 	}
-	return figures, nil
+	return r, nil
 }
 
-// WriteTable writes figures for people.
-func WriteTable(w io.Writer, figures []Figure) error {
+// WriteTable writes a report for people.
+func WriteTable(w io.Writer, r Report) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "FIGURE\tMEMD\tPEER\tRATIO\tMUST\t")
-	for _, f := range figures {
+	for _, f := range r.Figures {
 		peer, ratio, verdict := "", "", "met"
 		if f.PeerName != "" {
 			peer, ratio = fmt.Sprintf("%s %s (%s)", short(f.Peer), f.Unit, f.PeerName), fmt.Sprintf("%.2f", f.Ratio)
@@ -143,14 +164,21 @@ func WriteTable(w io.Writer, figures []Figure) error {
 		}
 		fmt.Fprintf(t, "%s\t%s %s\t%s\t%s\t%s: %s\t%s\n", f.Name, short(f.Ours), f.Unit, peer, ratio, f.Must, verdict, f.Note)
 	}
+	if len(r.Tiers) > 0 {
+		fmt.Fprintln(t, "\nSTORE\tDATA\tROWS\tRECALL\tP50\tP95\tQUERIES/S\t8 CLIENTS\t")
+	}
+	for _, c := range r.Tiers {
+		fmt.Fprintf(t, "%s %s\t%s, %d-d\t%d\t%.4f\t%s ms\t%s ms\t%s\t%s\t\n", c.System, c.Setting, c.Data, c.Dimension, c.Rows,
+			c.Recall, short(c.P50), short(c.P95), short(c.QPS), short(c.QPS8))
+	}
 	return t.Flush()
 }
 
-// WriteJSON writes figures for programs.
-func WriteJSON(w io.Writer, figures []Figure) error {
+// WriteJSON writes a report for programs.
+func WriteJSON(w io.Writer, r Report) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	return e.Encode(figures)
+	return e.Encode(r)
 }
 
 func short(x float64) string {

@@ -28,6 +28,8 @@ type lab struct {
 	c     Config
 	d     *dev.Dev
 	plain *pgxpool.Pool
+	memd  *pgx.Conn // its database, as the owner
+	cells []Cell
 	rng   *rand.Rand
 	users int
 }
@@ -41,13 +43,16 @@ func open(ctx context.Context, c Config) (*lab, error) {
 	l := &lab{c: c, rng: rand.New(rand.NewPCG(1, 2))}
 	var err error
 	l.d, err = dev.Start(ctx, dev.Config{
-		Dir: filepath.Join(c.Dir, "memd"), Listen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler),
+		Dir: filepath.Join(c.Dir, "memd"), Listen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler), PostgreSQL: postgresql(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	if err := l.openPlain(ctx); err != nil {
 		return nil, fmt.Errorf("opening the peer's database: %w", err)
+	}
+	if l.memd, err = pgx.Connect(ctx, l.d.Cluster.URL(dev.Database, "")); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
@@ -80,6 +85,9 @@ func (l *lab) openPlain(ctx context.Context) error {
 func (l *lab) close() error {
 	if l.plain != nil {
 		l.plain.Close()
+	}
+	if l.memd != nil {
+		_ = l.memd.Close(context.Background()) // The lab ends with its cluster.
 	}
 	return l.d.Close()
 }

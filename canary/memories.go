@@ -28,14 +28,15 @@ const (
 	sqlMemoriesOfPage = sqlMemories + ` AND m.memory_id = ANY (@ids) ORDER BY m.memory_id LIMIT @limit`
 )
 
+// Each part has its own limit, or all of a million would be compared first.
 const sqlTargetMemories = `
-SELECT m.memory_id FROM unnest(@subjects::bigint[], @sessions::bigint[]) AS t (subject_no, session_no)
-JOIN memd.memories m ON m.tenant_no = @tenant AND m.owner_no = t.subject_no WHERE t.session_no = 0
-UNION SELECT m.memory_id FROM unnest(@subjects::bigint[], @sessions::bigint[]) AS t (subject_no, session_no)
-JOIN memd.memories m ON m.tenant_no = @tenant AND m.contributor_no = t.subject_no AND t.session_no IN (0, m.contributor_session)
-UNION SELECT c.memory_id FROM unnest(@subjects::bigint[], @sessions::bigint[]) AS t (subject_no, session_no)
-JOIN memd.memory_contributions c ON c.tenant_no = @tenant AND c.contributor_no = t.subject_no AND t.session_no IN (0, c.contributor_session)
-LIMIT @limit`
+SELECT u.memory_id FROM ((SELECT m.memory_id FROM unnest(@subjects::bigint[], @sessions::bigint[]) AS t (subject_no, session_no)
+ JOIN memd.memories m ON m.tenant_no = @tenant AND m.owner_no = t.subject_no WHERE t.session_no = 0 LIMIT @limit)
+UNION (SELECT m.memory_id FROM unnest(@subjects::bigint[], @sessions::bigint[]) AS t (subject_no, session_no)
+ JOIN memd.memories m ON m.tenant_no = @tenant AND m.contributor_no = t.subject_no AND t.session_no IN (0, m.contributor_session) LIMIT @limit)
+UNION (SELECT c.memory_id FROM unnest(@subjects::bigint[], @sessions::bigint[]) AS t (subject_no, session_no)
+ JOIN memd.memory_contributions c ON c.tenant_no = @tenant AND c.contributor_no = t.subject_no AND t.session_no IN (0, c.contributor_session) LIMIT @limit)) u
+ORDER BY u.memory_id LIMIT @limit`
 
 const memoryPage = 256
 

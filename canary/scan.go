@@ -277,8 +277,8 @@ func (v *Verifier) targetReaders(ctx context.Context, e *exam) ([]reader, error)
 		if err != nil {
 			return nil, err
 		}
-		if len(ids) > 0 {
-			out = append(out, memoriesOf(ids))
+		for page := range slices.Chunk(ids, memoryPage) { // all of them at once would be looked up for each page
+			out = append(out, memoriesOf(page))
 		}
 	}
 	for _, t := range e.Target {

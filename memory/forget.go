@@ -40,9 +40,22 @@ targeted AS (
   WHERE t.session_no IN (0, c.contributor_session)
 )`
 
-const sqlCountTargeted = sqlTargeted + `
-SELECT count(*), count(*) FILTER (WHERE m.dimension > 0), count(*) FILTER (WHERE m.kind > 1)
-FROM targeted JOIN memd.memories m ON m.tenant_no = @tenant AND m.memory_id = targeted.memory_id`
+// Rows of a scope that goes whole are counted where they lie: looking each up by its
+// id took ten times as long. The others are those of scopes that stay.
+const sqlCountTargeted = `
+WITH t AS (SELECT DISTINCT * FROM unnest(@subjects::bigint[], @sessions::bigint[]) AS u (subject_no, session_no))
+SELECT count(*), count(*) FILTER (WHERE c.dimension > 0), count(*) FILTER (WHERE c.kind > 1)
+FROM (
+  SELECT m.dimension, m.kind FROM t JOIN memd.memories m ON m.tenant_no = @tenant AND m.owner_no = t.subject_no
+  WHERE t.session_no = 0
+  UNION ALL
+  SELECT o.dimension, o.kind FROM (
+    SELECT m.memory_id, m.dimension, m.kind FROM t JOIN memd.memories m ON m.tenant_no = @tenant AND m.contributor_no = t.subject_no
+    WHERE t.session_no IN (0, m.contributor_session) AND m.owner_no <> ALL (ARRAY(SELECT w.subject_no FROM t w WHERE w.session_no = 0))
+    UNION
+    SELECT m.memory_id, m.dimension, m.kind FROM t JOIN memd.memory_contributions x ON x.tenant_no = @tenant AND x.contributor_no = t.subject_no
+    JOIN memd.memories m ON m.tenant_no = @tenant AND m.memory_id = x.memory_id
+    WHERE t.session_no IN (0, x.contributor_session) AND m.owner_no <> ALL (ARRAY(SELECT w.subject_no FROM t w WHERE w.session_no = 0))) o) c`
 
 const sqlTargetedScopes = sqlTargeted + `
 SELECT DISTINCT m.owner_no, c.subject_no, c.session_no

@@ -20,11 +20,14 @@ import (
 // what changed is read first, then the codes say which rows may be among the
 // nearest, and those rows' vectors are read, opened and ranked exactly.
 
-// The ids are looked up one by one, whatever the planner believes of them.
+// The ids are looked up one by one, whatever the planner believes of them. A row
+// that is short comes with all that a hit needs: reading the hits once more would
+// take longer than sending some bytes of those that become none.
 const sqlCandidates = `
-SELECT u.at, m.version, m.dimension, m.vector_format, m.sealed_vector, m.sealed_metadata
+SELECT u.at, m.version, m.dimension, m.vector_format, m.sealed_vector, CASE WHEN m.short OR @metadata THEN m.sealed_metadata END,
+  m.short, CASE WHEN m.short THEN m.sealed_text END, m.source_time, m.created_at, m.updated_at, m.expires_at
 FROM unnest(@ids::uuid[]) WITH ORDINALITY AS u (id, at) CROSS JOIN LATERAL (
-  SELECT c.version, c.dimension, c.vector_format, c.sealed_vector, CASE WHEN @metadata THEN c.sealed_metadata END AS sealed_metadata
+  SELECT c.*, coalesce(octet_length(c.sealed_text), 0) + coalesce(octet_length(c.sealed_metadata), 0) <= 512 AS short
   FROM memd.memories c WHERE c.tenant_no = @tenant AND c.memory_id = u.id
   OFFSET 0) m`
 
@@ -140,18 +143,20 @@ func (s *scorer) read(ctx context.Context, db pg.DB, batch []codes.Candidate) er
 		row := &s.n.rows[candidate.Row]
 		g := &s.n.groups[row.group]
 		version := c.int64()
-		st := stored{
+		m := fetched{version: version, stored: stored{
 			id: row.id, owner: s.n.subject, kind: g.kind, month: g.month, contributions: g.contributions,
 			dimension: int(c.int16()), format: VectorFormat(c.int16()),
-		}
-		st.vector, st.metadata = c.next(-1), c.next(-1)
+		}}
+		m.vector, m.metadata = c.next(-1), c.next(-1)
+		short := c.bool()
+		m.text, m.sourceTime, m.createdAt, m.updatedAt, m.expiresAt = c.next(-1), c.time(), c.time(), c.time(), c.time()
 		switch {
 		case c.err != nil:
 			return c.err
-		case uint32(version) != row.version || st.dimension != len(s.query):
+		case uint32(version) != row.version || m.dimension != len(s.query):
 			return errOvertaken
 		}
-		if err := s.score(candidate, &st, version); err != nil {
+		if err := s.score(candidate, &m, short); err != nil {
 			return err
 		}
 	}
@@ -161,16 +166,17 @@ func (s *scorer) read(ctx context.Context, db pg.DB, batch []codes.Candidate) er
 	return nil
 }
 
-func (s *scorer) score(c codes.Candidate, st *stored, version int64) error {
-	key, err := s.k.Row(st.month, st.contributions)
+// score scores a candidate, and offers it with all that a hit needs if that came.
+func (s *scorer) score(c codes.Candidate, m *fetched, dressed bool) error {
+	key, err := s.k.Row(m.month, m.contributions)
 	if errors.Is(err, memd.ErrMonthExpired) {
 		return nil // It is yet to be deleted.
 	}
 	if err != nil {
 		return err
 	}
-	e := entry{id: st.id, version: version, kind: st.kind, month: st.month, contributions: st.contributions, format: st.format}
-	if s.buffer, e.norm, err = st.openVector(s.k, key, s.buffer[:0], &s.opened); err != nil {
+	var norm float32
+	if s.buffer, norm, err = m.openVector(s.k, key, s.buffer[:0], &s.opened); err != nil {
 		return err
 	}
 	score := vek32.Dot(s.query, s.buffer)
@@ -178,20 +184,21 @@ func (s *scorer) score(c codes.Candidate, st *stored, version int64) error {
 	if !s.top.wants(score) {
 		return nil
 	}
-	if len(s.sel.hashes) > 0 && st.metadata != nil {
-		if e.hashes, err = st.hashMetadata(s.k, key); err != nil {
+	e := entryOf(m)
+	if len(s.sel.hashes) > 0 && m.metadata != nil {
+		if e.hashes, err = m.hashMetadata(s.k, key); err != nil {
 			return err
 		}
 	}
 	if s.sel.has(e.hashes) { // the rest was looked at before
-		e.vector = s.top.keep(s.buffer)
-		s.top.offer(candidate{scope: s.scope, owner: s.n.subject, score: score, entry: e, bare: true})
+		e.norm, e.vector = norm, s.top.keep(s.buffer)
+		e.text, e.metadata = m.kept()
+		s.top.offer(candidate{scope: s.scope, owner: s.n.subject, score: score, entry: e, bare: !dressed})
 	}
 	return nil
 }
 
-// dress reads those columns of candidates that came without, which a hit has besides
-// its score.
+// dress reads what a hit needs besides its score, for candidates that came without.
 func (t *topK) dress(ctx context.Context, db pg.DB, tenant memd.TenantNo) error {
 	var ids []uuid.UUID
 	at := map[uuid.UUID]*candidate{}

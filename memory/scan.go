@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"slices"
+	gosync "sync"
 
 	"github.com/google/uuid"
 	"github.com/viterin/vek/vek32"
@@ -102,7 +104,6 @@ func (sel *selection) passes(kind Kind, cs []memd.Contribution) bool {
 func (v *view) scan(p probe, scope int) error {
 	r, sel, top := v.r, p.sel, p.top
 	at := p.now.UnixMicro()
-	expired := false
 	r.mu.RLock()
 	for !r.dead {
 		var prepare func(*shred.Keys) error
@@ -129,33 +130,52 @@ func (v *view) scan(p probe, scope int) error {
 	if top.fusion != nil {
 		words = r.lexicon.ask(top.fusion.query)
 	}
-	for i := range r.entries {
-		e := &r.entries[i]
-		query, nearest := p.in(e.space)
-		if query == nil || len(e.vector) != len(query) {
-			continue
-		}
-		if e.expired(at) {
-			expired = true
-			continue
-		}
-		if !sel.matches(e) {
-			continue
-		}
-		score := vek32.Dot(query, e.vector)
-		if nearest.wants(score) {
-			nearest.offer(r.candidate(e, scope, score, top))
-		}
-		if f := top.fusion; f != nil && (top.min == nil || score >= *top.min) {
-			if byWords := words.score(e.wording); byWords > 0 && f.best.wants(byWords) {
-				c := r.candidate(e, scope, byWords, top)
-				c.cosine = score
-				f.best.offer(c)
+	part := func(p probe, from, to int) (expired bool) {
+		for i := from; i < to; i++ {
+			e := &r.entries[i]
+			query, nearest := p.in(e.space)
+			if query == nil || len(e.vector) != len(query) {
+				continue
+			}
+			if e.expired(at) {
+				expired = true
+				continue
+			}
+			if !sel.matches(e) {
+				continue
+			}
+			score := vek32.Dot(query, e.vector)
+			if nearest.wants(score) {
+				nearest.offer(r.candidate(e, scope, score, top))
+			}
+			if f := top.fusion; f != nil && (top.min == nil || score >= *top.min) {
+				if byWords := words.score(e.wording); byWords > 0 && f.best.wants(byWords) {
+					c := r.candidate(e, scope, byWords, top)
+					c.cosine = score
+					f.best.offer(c)
+				}
 			}
 		}
+		return expired
+	}
+	n := len(r.entries)
+	half := 0
+	if n >= alone && top.fusion == nil && p.former == nil && runtime.GOMAXPROCS(0) > 1 {
+		half = n / 2
+	}
+	other, otherExpired := p, false
+	other.top = &topK{k: top.k, min: top.min, vectors: top.vectors}
+	var group gosync.WaitGroup
+	if half > 0 {
+		group.Go(func() { otherExpired = part(other, 0, half) })
+	}
+	expired := part(p, half, n)
+	group.Wait()
+	for _, c := range other.top.heap {
+		top.offer(c)
 	}
 	r.mu.RUnlock()
-	if expired {
+	if expired || otherExpired {
 		r.removeExpired(p.now)
 	}
 	v.worded = top.fusion != nil
@@ -168,6 +188,10 @@ func (r *resident) candidate(e *entry, scope int, score float32, top *topK) cand
 	c.entry.vector, c.entry.wording = top.keep(e.vector), nil
 	return c
 }
+
+// alone is how many rows a scan reads without help of another core: waking one takes
+// as long as some hundred.
+const alone = 4096
 
 // scanner is the sink that scores the rows of a scope that is too big to be
 // resident, one after the other, and keeps none but the best.

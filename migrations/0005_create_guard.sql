@@ -395,17 +395,19 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   INSERT INTO memd.tombstones AS d (tenant_no, kind, ref, owner_no, through_version, changed_xid, recorded_at)
   SELECT o.tenant_no, 3, uuid_send(o.memory_id), o.owner_no, 9223372036854775807, pg_current_xact_id()::text::bigint, now()
-  FROM old_rows o
-  WHERE (o.expires_at IS NULL OR o.expires_at > now() OR coalesce(current_setting('memd.sweep', true), '') <> 'on')
-    AND NOT EXISTS (SELECT FROM memd.month_gone(o.tenant_no, 1::smallint, o.month))
+  FROM (SELECT DISTINCT r.tenant_no, r.owner_no, r.contributor_no, r.contributor_session, r.month FROM old_rows r OFFSET 0) g
+  JOIN old_rows o ON (o.tenant_no, o.owner_no, o.contributor_no, o.contributor_session, o.month)
+    = (g.tenant_no, g.owner_no, g.contributor_no, g.contributor_session, g.month)
+  WHERE NOT EXISTS (SELECT FROM memd.month_gone(g.tenant_no, 1::smallint, g.month))
     AND NOT EXISTS (SELECT FROM memd.hides h
-                    WHERE h.tenant_no = o.tenant_no AND h.owner_no = o.owner_no
-                      AND h.contributor_no IN (o.contributor_no, o.owner_no)
+                    WHERE h.tenant_no = g.tenant_no AND h.owner_no = g.owner_no
+                      AND h.contributor_no IN (g.contributor_no, g.owner_no)
                       AND h.contributor_session = 0)
     AND NOT EXISTS (SELECT FROM memd.hides h
-                    WHERE h.tenant_no = o.tenant_no AND h.owner_no = o.owner_no
-                      AND h.contributor_no = o.contributor_no
-                      AND h.contributor_session = o.contributor_session)
+                    WHERE h.tenant_no = g.tenant_no AND h.owner_no = g.owner_no
+                      AND h.contributor_no = g.contributor_no
+                      AND h.contributor_session = g.contributor_session)
+    AND (o.expires_at IS NULL OR o.expires_at > now() OR coalesce(current_setting('memd.sweep', true), '') <> 'on')
   ON CONFLICT (tenant_no, kind, ref) DO UPDATE SET
     through_version = excluded.through_version, changed_xid = excluded.changed_xid;
   RETURN NULL;

@@ -19,8 +19,11 @@ type benchCmd struct {
 	PlainRows     int    `default:"200000" help:"Rows of pgvector's table."`
 	Million       bool   `help:"Also load 1,000,000 rows and forget a user among them (minutes)."`
 	RestoreRows   int    `default:"100000" help:"Rows of the dump that is restored; 1,000,000 for the figure of the design."`
-	Conversations string `help:"File of JSON lines to import, for the figures of memd import and of fused searches."`
-	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, add, session, forget, erase, export, import, fused, million, kills, restore."`
+	TierFrom      int    `default:"1000" help:"Rows of the smallest scope in the comparison with other stores."`
+	TierRows      int    `default:"100000" help:"Rows of the largest scope in the comparison with other stores; 1,000,000 for all (most of an hour, and 20 GB of disk)."`
+	AllTiers      bool   `help:"Compare stores with longer vectors as well."`
+	Conversations string `help:"File of JSON lines to import, for the figures of memd import and of fused searches, and to search for in the comparison with other stores."`
+	Only          string `help:"Only measurements whose name contains this: keytree, search, memory, tiers, add, session, forget, erase, export, import, fused, million, kills, restore."`
 	JSON          bool   `name:"json" help:"Write the figures as JSON instead of a table."`
 }
 
@@ -36,17 +39,17 @@ func (c *benchCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	tuneGarbage(con.Getenv, 0) // as memd serve does
-	figures, err := bench.Run(ctx, bench.Config{
-		Dir: dir, PlainRows: c.PlainRows, Runs: c.Runs, Million: c.Million, RestoreRows: c.RestoreRows,
+	report, err := bench.Run(ctx, bench.Config{
+		Dir: dir, PlainRows: c.PlainRows, Runs: c.Runs, Million: c.Million, RestoreRows: c.RestoreRows, TierFrom: c.TierFrom, TierRows: c.TierRows, AllTiers: c.AllTiers,
 		Conversations: c.Conversations, Import: importWithThisBinary, Worker: workerOfThisBinary, Only: c.Only, Log: con.Stderr,
 	})
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return bench.WriteJSON(con.Stdout, figures)
+		return bench.WriteJSON(con.Stdout, report)
 	}
-	return bench.WriteTable(con.Stdout, figures)
+	return bench.WriteTable(con.Stdout, report)
 }
 
 // workerOfThisBinary is memd worker as a process of its own, to be killed.

@@ -55,6 +55,8 @@ type Config struct {
 	// Registry is where metrics are registered; nil is one of its own.
 	Registry *prometheus.Registry
 	Clock    memd.Clock
+	// PostgreSQL is settings of the cluster besides its own.
+	PostgreSQL map[string]string
 }
 
 // Dev is a running memd.
@@ -171,7 +173,7 @@ func (d *Dev) startKMS(c Config) (err error) {
 }
 
 func (d *Dev) startCluster(ctx context.Context, c Config) (err error) {
-	if d.Cluster, err = cluster.Start(ctx, cluster.Config{Dir: filepath.Join(c.Dir, clusterDir)}); err != nil {
+	if d.Cluster, err = cluster.Start(ctx, cluster.Config{Dir: filepath.Join(c.Dir, clusterDir), Settings: c.PostgreSQL}); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.Cluster.Close)

@@ -88,15 +88,13 @@ func (s *Set) distances(q *Query, admits func(int) bool) (distances []uint16, co
 	var mu sync.Mutex
 	s.inParallel(func(b, from, to int) {
 		mine := make([]int, len(counts))
-		bits := s.blocks[b].bits
-		for row := from; row < to; row++ {
-			if admits != nil && !admits(row) {
-				distances[row] = refused
+		part := distances[from:to]
+		q.distances(part, s.blocks[b].bits)
+		for i, d := range part {
+			if admits != nil && !admits(from+i) {
+				part[i] = refused
 				continue
 			}
-			i := (row - from) * s.words
-			d := q.distance(bits[i : i+s.words : i+s.words])
-			distances[row] = uint16(d)
 			mine[d]++
 		}
 		mu.Lock()

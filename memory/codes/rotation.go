@@ -171,14 +171,27 @@ func (q *Query) estimate(code []uint64, factor float32) float32 {
 	return (2*positive - q.sum) * q.scale / factor
 }
 
-// distance is the Hamming distance.
-func (q *Query) distance(code []uint64) int {
-	d := 0
-	s := q.signs[:len(code)]
-	for w, word := range code {
-		d += bits.OnesCount64(word ^ s[w])
+// distances sets the Hamming distances of codes that lie one behind the other.
+func (q *Query) distances(out []uint16, codes []uint64) {
+	clear(out)
+	s := q.signs
+	if len(s)%8 != 0 {
+		for i := range out {
+			code := codes[i*len(s):][:len(s)]
+			for w, word := range code {
+				out[i] += uint16(bits.OnesCount64(word ^ s[w]))
+			}
+		}
+		return
 	}
-	return d
+	for part := 0; part < len(s); part += 8 { // a line of the cache at a time, with its part of the query in registers
+		s0, s1, s2, s3, s4, s5, s6, s7 := s[part], s[part+1], s[part+2], s[part+3], s[part+4], s[part+5], s[part+6], s[part+7]
+		for i, at := 0, part; i < len(out); i, at = i+1, at+len(s) {
+			c := (*[8]uint64)(codes[at:])
+			out[i] += uint16(bits.OnesCount64(c[0]^s0) + bits.OnesCount64(c[1]^s1) + bits.OnesCount64(c[2]^s2) + bits.OnesCount64(c[3]^s3) +
+				bits.OnesCount64(c[4]^s4) + bits.OnesCount64(c[5]^s5) + bits.OnesCount64(c[6]^s6) + bits.OnesCount64(c[7]^s7))
+		}
+	}
 }
 
 // decode takes an encoded code apart.
