@@ -45,7 +45,7 @@ func (l *lab) comparePlain(ctx context.Context, d *dataset, least float64, index
 		return []Cell{exact}, err
 	}
 	began := time.Now()
-	if err := l.buildHNSW(ctx, table); err != nil {
+	if err := l.buildHNSW(ctx, table, d); err != nil {
 		return nil, fmt.Errorf("building HNSW: %w", err)
 	}
 	hnsw := Cell{Data: d.Name, Dimension: d.Dimension, Rows: len(d.rows), System: systemHNSW, Built: time.Since(began).Seconds()}
@@ -109,14 +109,15 @@ func (l *lab) plainTiers(ctx context.Context, table string, d *dataset) error {
 }
 
 // buildHNSW builds the index with pgvector's own settings, in memory.
-func (l *lab) buildHNSW(ctx context.Context, table string) error {
+func (l *lab) buildHNSW(ctx context.Context, table string, d *dataset) error {
 	conn, err := l.plain.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
 	for _, sql := range []string{
-		`SET maintenance_work_mem = '6GB'`, // used as far as it is needed
+		// A parallel build takes all of it at once, and in shared memory.
+		fmt.Sprintf(`SET maintenance_work_mem = '%dMB'`, 64+len(d.rows)*(4*d.Dimension+1000)>>20),
 		`CREATE INDEX ` + table + `_hnsw ON ` + table + ` USING hnsw (embedding vector_cosine_ops)`,
 		`RESET maintenance_work_mem`,
 	} {
