@@ -33,8 +33,9 @@ func word(kind string) (string, canary) {
 	}}
 }
 
-// direction returns a canary vector, searched for as it was given and as a unit
-// vector, in the formats that anything might store: four components in a row.
+// direction returns a canary vector, searched for as it was given, as a unit
+// vector and as that scaled back, which is what an answer has and differs in the
+// last bit: in the formats that anything might store, four components in a row.
 func direction(dimension int) ([]float32, canary) {
 	v := make([]float32, dimension)
 	var sum float64
@@ -44,11 +45,15 @@ func direction(dimension int) ([]float32, canary) {
 	}
 	norm := math.Sqrt(sum)
 	var forms [][]byte
-	for _, scale := range []float64{1, 1 / norm} {
+	for _, stored := range []func(x float32) float32{
+		func(x float32) float32 { return x },
+		func(x float32) float32 { return float32(float64(x) / norm) },
+		func(x float32) float32 { return float32(float64(x)/norm) * float32(norm) },
+	} {
 		for at := 0; at+4 <= dimension; at += 16 {
 			var little, big, half []byte
 			for _, x := range v[at : at+4] {
-				y := float32(float64(x) * scale)
+				y := stored(x)
 				little = binary.LittleEndian.AppendUint32(little, math.Float32bits(y))
 				big = binary.BigEndian.AppendUint32(big, math.Float32bits(y))
 				half = binary.LittleEndian.AppendUint16(half, float16.Fromfloat32(y).Bits())

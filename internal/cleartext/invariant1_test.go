@@ -17,6 +17,7 @@ import (
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -89,6 +90,7 @@ func start(t *testing.T) *world {
 			t.Errorf("closing memd: %v", err)
 		}
 	})
+	w.keepLog()
 	const every = auth.Agent | auth.Eraser | auth.Auditor | auth.Operator | auth.Approver
 	w.root = w.key(auth.Installation, auth.Auditor|auth.Operator|auth.Approver)
 	w.everyRole = w.key(w.tenant(tenant), every)
@@ -99,6 +101,22 @@ func start(t *testing.T) *world {
 	w.admin = memdv1connect.NewAdminServiceClient(client)
 	w.artifacts = memdv1connect.NewArtifactServiceClient(client)
 	return w
+}
+
+// keepLog has the server keep all of its write-ahead log: it writes over what was
+// before a checkpoint sooner or later, and what was in it is to be searched.
+func (w *world) keepLog() {
+	w.t.Helper()
+	conn, err := pgx.Connect(w.t.Context(), w.d.Cluster.URL(dev.Database, ""))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(w.t.Context()) }()
+	for _, sql := range []string{`ALTER SYSTEM SET wal_keep_size = '4GB'`, `SELECT pg_reload_conf()`} {
+		if _, err := conn.Exec(w.t.Context(), sql); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 }
 
 // tenant makes a tenant.
