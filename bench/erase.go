@@ -199,7 +199,6 @@ func (l *lab) purgeBeside(ctx context.Context, neighbour *tenant, user memd.Scop
 	if err != nil {
 		return nil, err
 	}
-	runtime.GC()
 	before := liveHeap()
 	done := make(chan time.Time)
 	var took, deleting float64
@@ -230,7 +229,7 @@ func (l *lab) purgeBeside(ctx context.Context, neighbour *tenant, user memd.Scop
 		return err
 	})
 	group.Go(func() error {
-		tick := time.NewTicker(100 * time.Millisecond)
+		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
 			select {
@@ -260,10 +259,11 @@ func (l *lab) purgeBeside(ctx context.Context, neighbour *tenant, user memd.Scop
 	return []Figure{f, bounded("live heap that the whole process grows by meanwhile", "MiB", grown, 64), p95}, nil
 }
 
-// liveHeap is what the last garbage collection found in use, in bytes. What has
-// been allocated since says more about the measurements before this one, whose
-// rows are in memory still and let the collector rest.
+// liveHeap collects garbage and returns what it found in use, in bytes. What has
+// been allocated since the last time says more about the measurements before this
+// one, whose rows are in memory still and let the collector rest.
 func liveHeap() uint64 {
+	runtime.GC()
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()

@@ -18,7 +18,7 @@ const (
 	PurgeBatch = 25 * time.Millisecond
 	// PurgeRest is how long a purge rests after each transaction, as a part of the
 	// time that it took.
-	PurgeRest = 2.0
+	PurgeRest = 3.0
 
 	firstPurged = 500
 	leastPurged = 20
