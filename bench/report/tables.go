@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"forgettable.dev/memd/bench"
@@ -62,6 +63,7 @@ func storage(r bench.Report) string {
 			rows = append(rows, []string{data(c), count(c.Rows), c.System, number(c.Disk), number(c.Memory), number(c.Built), number(c.Cold)})
 		}
 	}
+	rows = slices.CompactFunc(rows, slices.Equal) // one index, searched with several settings
 	return table("data | rows | store | bytes on disk | in memory | index built, s | cold search, s", rows)
 }
 
@@ -72,6 +74,7 @@ func writes(r bench.Report) string {
 			rows = append(rows, []string{data(c), count(c.Rows), c.System, number(c.AddOne), number(c.AddBatch), number(c.ForgetSome), number(c.ForgetAll)})
 		}
 	}
+	rows = slices.CompactFunc(rows, slices.Equal) // one index, searched with several settings
 	return table("data | rows | store | add one, p50, ms | batches of 256, rows/s | forget 1,000, s | forget all, s", rows)
 }
 
