@@ -39,7 +39,10 @@ func ProveCover(old, new *Tree, punctured []Path) error {
 	case subtle.ConstantTimeCompare(new.index[:], old.index[:]) != 1:
 		return corrupt("proving cover: another index key")
 	}
-	want, got := union(append(old.holes(), punctured...)), new.holes()
+	got, listed := []Path(nil), make(chan struct{})
+	go func() { defer close(listed); got = new.holes() }()
+	want := union(append(old.holes(), punctured...))
+	<-listed
 	if !slices.Equal(want, got) {
 		if covers(want, got) {
 			return corrupt("proving cover: a path that was to be punctured is still covered")

@@ -23,6 +23,9 @@ func (r *Rotator) finish(ctx context.Context, s *session, l line) error {
 	if err != nil {
 		return err
 	}
+	// Megabytes to open, while others are being written.
+	old := r.openAhead(ctx, before, l.current.State == RotationSwitched)
+	defer old.drop()
 	// Before the state itself: a ledger that has the state and not the fact would
 	// not show that the database was rolled back behind it.
 	if err := r.c.Durable(ctx); err != nil {
@@ -38,7 +41,7 @@ func (r *Rotator) finish(ctx context.Context, s *session, l line) error {
 	keys := NewKeys(tree)
 	defer keys.Drop()
 	if l.current.State == RotationSwitched {
-		if err := r.proveCover(ctx, s, l, before, tree); err != nil {
+		if err := r.proveCover(ctx, s, l, before, old, tree); err != nil {
 			return err
 		}
 		if r.c.Sample != nil {
@@ -167,7 +170,7 @@ func (r *Rotator) lostHead(ctx context.Context, s *session, l line, before treeR
 
 // proveCover is the second half of step 5: the new state derives from the old
 // one, and covers everything but what was punctured.
-func (r *Rotator) proveCover(ctx context.Context, s *session, l line, before treeRow, tree *Tree) error {
+func (r *Rotator) proveCover(ctx context.Context, s *session, l line, before treeRow, ahead *opening, tree *Tree) error {
 	graft, err := readGraft(ctx, s, l.entry())
 	if err != nil {
 		return err
@@ -176,7 +179,13 @@ func (r *Rotator) proveCover(ctx context.Context, s *session, l line, before tre
 	if err != nil {
 		return err
 	}
-	old, err := r.expected(ctx, s, before, beforeState, maxRederive)
+	old, err := ahead.take()
+	if beforeState == RotationRefused || doomedVersion(err) {
+		if old != nil {
+			old.Zero()
+		}
+		old, err = r.expected(ctx, s, before, beforeState, maxRederive)
+	}
 	if doomedVersion(err) {
 		// Another rotator proved and destroyed it, and did not get to say so.
 		// There is nothing left that a proof could save.
